@@ -74,8 +74,8 @@ def make_dir(url: str) -> None:
         try:
             fs.makedirs(path, exist_ok=True)
         except PermissionError:
-            # On an object store only a bucket is made. One that is there may be written to without the
-            # right to make one.
+            # On an object store only a bucket is made. One that is there may be written to
+            # without the right to make one.
             if isinstance(fs, LocalFileSystem):
                 raise
 

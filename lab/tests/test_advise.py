@@ -11,6 +11,7 @@ FAILED, PARTIAL = 1, 4
 
 COLD, HOT = 96, 64
 """MiB."""
+SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 
 
 class Load:
@@ -46,6 +47,8 @@ def verify(guest: Guest, *options: str, code: int = 0) -> dict:
 
 def test_the_size_found_is_the_size_in_use() -> None:
     with Guest(KERNEL, 512, Disk(512, mb_s=40)) as guest:
+        # Without ages the kernel reclaims memory in use as well, and no size is good.
+        guest.write(SWITCH, "y")
         limits = {"memory_high": f"{300 * MIB}", "memory_max": f"{400 * MIB}", "memory_low": f"{32 * MIB}"}
         half, busy = Load(guest, "half", **limits), Load(guest, "busy", HOT, 100)
         found = verify(guest, "half")
@@ -69,6 +72,7 @@ def test_the_size_found_is_the_size_in_use() -> None:
 
 def test_the_limit_is_restored_after_every_end_of_a_trial() -> None:
     with Guest(KERNEL, 512, Zram(512)) as guest:
+        guest.write(SWITCH, "y")
         own = str(300 * MIB)
         half = Load(guest, "half", memory_high=own)
         omr = half.begin()

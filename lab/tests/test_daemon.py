@@ -207,6 +207,10 @@ def test_with_older_than_a_group_whose_use_the_kernel_does_not_see_loses_nothing
             assert entry["stop_reason"] == "the kernel does not see the use of much of its memory", entry
             assert "under madvise(MADV_RANDOM)" in entry["error"] and entry["freed"] == 0, entry
         assert background.swapped() == 0
+        if KERNEL == "6.1":
+            # Before Linux 6.3 (vma_has_recency()) eviction sees such use, though agings do not. So
+            # nothing leaves, whatever omr does.
+            return
         # The control: a daemon that may not look into processes reclaims some of the memory. The
         # memory comes back, and the refault guard stops further sweeps. On Linux 7.3 two further
         # capabilities allow a look into processes (may_access_mm(), kernel/fork.c).

@@ -190,7 +190,7 @@ def test_a_machine_whose_image_the_kernel_refuses_has_everything_back() -> None:
         guest.write(IMAGE_SIZE, "0")
         guest.group("fg")
         # More than half of the memory is locked, and the kernel has no room for a copy of it.
-        locked = guest.spawn(["omr-guest", "map", "4M", "--locked", "290M"], group="fg")
+        locked = guest.spawn(["omr-guest", "map", "4M", "--locked", "280M"], group="fg")
         locked.line_with("ready", timeout=180)
         # No rule names this group, so it is reclaimed and warmed.
         background = fill(guest, "72M", "load")
@@ -206,7 +206,8 @@ def test_a_machine_whose_image_the_kernel_refuses_has_everything_back() -> None:
             return objects(ended.stdout)
 
         [_, prepared, warmed] = refused()
-        assert prepared["zram_off"] > 16 * MIB, "it was off during the preparation"
+        # It was off during the preparation.
+        assert (prepared["zram_off"] or 0) > 16 * MIB, prepared
         assert guest.group_value("load") > 0.9 * before, warmed
         # The control: without warming the memory is in swap, so the preparation has taken it.
         refused("--no-warm")
