@@ -13,9 +13,12 @@ fi
 # The time in the package is that of the last commit, so that the same commit makes the same bytes.
 # Without a repository it is the time of the file CHANGELOG.md.
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2> /dev/null || stat -c %Y CHANGELOG.md)}"
-export SOURCE_DATE_EPOCH
 
+# Without that time: with another one cargo compiles each crate with C code again, and takes files
+# away that tests beside it need.
 packaging/build.sh >&2
+
+export SOURCE_DATE_EPOCH
 packaging/sbom > target/package/omr.cdx.json
 
 # The files in their places. cargo-deb knows one mode for a tree, so each mode has a tree of its
