@@ -14,8 +14,8 @@ fi
 # Without a repository it is the time of the file CHANGELOG.md.
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2> /dev/null || stat -c %Y CHANGELOG.md)}"
 
-# Without that time: with another one cargo compiles each crate with C code again, and takes files
-# away that tests beside it need.
+# The programs are built without that time. Build scripts of crates with C code watch it: cargo would
+# compile these crates again, and replace files that tests beside it need.
 packaging/build.sh >&2
 
 export SOURCE_DATE_EPOCH

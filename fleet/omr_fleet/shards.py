@@ -62,9 +62,10 @@ def named(url: str) -> Iterator[None]:
     try:
         yield
     except OSError as err:
-        if isinstance(err, FileNotFoundError) or err.filename is not None:
+        if err.filename is not None:
             raise
-        raise OSError(f"{url}: {err}") from err
+        kind = FileNotFoundError if isinstance(err, FileNotFoundError) else OSError
+        raise kind(f"{url}: {err}") from err
 
 
 def make_dir(url: str) -> None:

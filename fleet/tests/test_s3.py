@@ -107,6 +107,9 @@ def test_a_bucket_without_rights_is_named(
     with asks_for_rights():
         if named is None:
             assert run.fleet(weeks, POLICIES, out, omr, quiet=True)["shards"] > 0
+            # The user may not make this bucket.
+            with pytest.raises((OSError, replay.ReplayError), match="s3://nothing/out: "):
+                run.fleet(weeks, POLICIES, "s3://nothing/out", omr, quiet=True)
             return
         with pytest.raises((OSError, replay.ReplayError), match=f"s3://{named}: "):
             run.fleet(weeks, POLICIES, str(tmp_path) if "weeks" in named else out, omr, quiet=True)

@@ -72,7 +72,8 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// `allowed`: what an objective allows to come back, in KiB.
+    /// Adds the window to a policy's sums. `part`: of the jobs. `allowed`: what the objective allows to come
+    /// back, in KiB. `written`: the memory that left, at most.
     pub fn add_to(&self, sums: &mut Sums, part: usize, allowed: u64, written: Bytes) {
         sums.acting += 1;
         sums.written_most_kib += written.0.div_ceil(1024);
@@ -98,7 +99,7 @@ impl Counted {
 #[derive(Clone, Copy, Default)]
 pub(super) struct AtStep {
     pub windows: Windows,
-    /// Most policies take memory in most windows, and all of these count the same.
+    /// All policies that take memory with this threshold count the same.
     pub counted: Counted,
 }
 

@@ -26,7 +26,8 @@ struct Case {
     out: Out,
     /// When memory last left.
     swept: Option<Monotonic>,
-    /// The end of the last back-off: until then nothing is taken.
+    /// The end of the last back-off: until then nothing is taken. Here, as each window asks for it, and
+    /// the back-off is elsewhere in memory.
     rests_until: Monotonic,
     /// Few groups ever have one.
     backoff: Option<Box<Backoff>>,
