@@ -29,6 +29,7 @@ __all__ = [
     "COUNTED",
     "KERNEL",
     "KVM",
+    "MGLRU_SWITCH",
     "MIB",
     "TCG",
     "Accelerator",
@@ -48,6 +49,9 @@ __all__ = [
     "accelerator",
     "hibernation_figures",
 ]
+
+MGLRU_SWITCH = "/sys/kernel/mm/lru_gen/enabled"
+"""Takes `y` and `n`. Debian's 6.1 begins with `n`, newer kernels with `y`."""
 
 
 PATIENCE = 2

@@ -4,14 +4,13 @@ its own limits back.
 
 import signal
 
-from omrlab.guest import KERNEL, MIB, Completed, Disk, Guest, Process, Zram
+from omrlab.guest import KERNEL, MGLRU_SWITCH, MIB, Completed, Disk, Guest, Process, Zram
 
 FAILED, PARTIAL = 1, 4
 """omr's exit codes for a refusal, and for less than asked."""
 
 COLD, HOT = 96, 64
 """MiB."""
-SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 
 
 class Load:
@@ -48,7 +47,7 @@ def verify(guest: Guest, *options: str, code: int = 0) -> dict:
 def test_the_size_found_is_the_size_in_use() -> None:
     with Guest(KERNEL, 512, Disk(512, mb_s=40)) as guest:
         # Without ages the kernel reclaims memory in use as well, and no size is good.
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         limits = {"memory_high": f"{300 * MIB}", "memory_max": f"{400 * MIB}", "memory_low": f"{32 * MIB}"}
         half, busy = Load(guest, "half", **limits), Load(guest, "busy", HOT, 100)
         found = verify(guest, "half")
@@ -72,7 +71,7 @@ def test_the_size_found_is_the_size_in_use() -> None:
 
 def test_the_limit_is_restored_after_every_end_of_a_trial() -> None:
     with Guest(KERNEL, 512, Zram(512)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         own = str(300 * MIB)
         half = Load(guest, "half", memory_high=own)
         omr = half.begin()

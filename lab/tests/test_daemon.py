@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from omrlab.daemon import CLASSES, Daemon
-from omrlab.guest import COUNTED, KERNEL, MIB, Disk, Guest, Zram
+from omrlab.guest import COUNTED, KERNEL, MGLRU_SWITCH, MIB, Disk, Guest, Zram
 
 LONG_ENOUGH = 15
 """Seconds within which the daemon certainly sweeps, if nothing prevents a sweep."""
@@ -105,8 +105,6 @@ older_than = "8s"
 
 COLD, HOT = 96 * MIB, 64 * MIB
 
-SWITCH = "/sys/kernel/mm/lru_gen/enabled"
-
 
 def half_used(guest: Guest, load):
     """A load of which 40 % is used: each of these pages every second."""
@@ -138,7 +136,7 @@ def hot_pages_that_left(load) -> int:
 
 def test_with_older_than_a_group_loses_old_memory_and_no_used_page(release, load) -> None:
     with Guest(release, 512, Disk(512, mb_s=20)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         background = half_used(guest, load)
         with Daemon(guest, idle="2s", config=BY_AGE) as daemon:
             sleep_until(guest, lambda: background.swapped() > 0.95 * COLD)
@@ -161,7 +159,7 @@ def test_with_older_than_a_group_loses_old_memory_and_no_used_page(release, load
 def test_without_older_than_used_pages_leave_too(release, load) -> None:
     """The control of the test above."""
     with Guest(release, 512, Zram(512)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         background = half_used(guest, load)
         with Daemon(guest, idle="2s", config=CLASSES) as daemon:
             sleep_until(guest, lambda: daemon.sweeps("bg"))
@@ -175,10 +173,10 @@ def test_without_older_than_used_pages_leave_too(release, load) -> None:
 
 def test_with_older_than_a_group_of_unknown_age_is_not_swept_and_omr_reports_why(release, load) -> None:
     with Guest(release, 512, Zram(512)) as guest:
-        guest.write(SWITCH, "n")
+        guest.write(MGLRU_SWITCH, "n")
         background = half_used(guest, load)
         with Daemon(guest, idle="2s", config=BY_AGE) as daemon:
-            fix = f'MGLRU off (0x0000); write "y" to {SWITCH}'
+            fix = f'MGLRU off (0x0000); write "y" to {MGLRU_SWITCH}'
             checked = guest.run(["omr", "config", "check"])
             assert f'group "bg": older_than: these groups are not swept here: {fix}' in checked.stderr, checked.stderr
             assert "1 rule, MGLRU off (0x0000): not swept" in guest.run(["omr", "doctor"]).stdout
@@ -191,14 +189,14 @@ def test_with_older_than_a_group_of_unknown_age_is_not_swept_and_omr_reports_why
             assert "not swept: ages not known" in guest.run(["omr", "status"]).stdout
             assert days(guest) == []
             # The control: it was MGLRU that was missing.
-            guest.write(SWITCH, "y")
+            guest.write(MGLRU_SWITCH, "y")
             sleep_until(guest, lambda: background.swapped() > 0.9 * COLD)
         assert hot_pages_that_left(background) == 0
 
 
 def test_with_older_than_a_group_whose_use_the_kernel_does_not_see_loses_nothing(load) -> None:
     with Guest(KERNEL, 512, Zram(512), debian=("util-linux",)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         # All memory is used every second, and MGLRU calls it unused.
         background = load(guest, "bg", f"{HOT // MIB}M", "--hot", "100", "--advise", "random")
         with Daemon(guest, idle="2s", config=BY_AGE) as daemon:

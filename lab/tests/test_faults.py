@@ -8,9 +8,8 @@ import time
 import pytest
 
 from omrlab.daemon import CLASSES, Daemon
-from omrlab.guest import COUNTED, KERNEL, MIB, Disk, Guest, Zram
+from omrlab.guest import COUNTED, KERNEL, MGLRU_SWITCH, MIB, Disk, Guest, Zram
 
-SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 STATE = "/var/lib/omr"
 FILE = f"{STATE}/thresholds.json"
 OLD = '{"version":2,"groups":{}}'
@@ -63,12 +62,12 @@ def test_swap_that_is_removed_ends_a_sweep_and_its_writes_count(load) -> None:
 @pytest.mark.long
 def test_mglru_that_is_switched_off_and_on_again_takes_thresholds_away_and_brings_them_back(load) -> None:
     with Guest(KERNEL, 768, Zram(512)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         background = load(guest, "bg", "400M")
         with Daemon(guest, idle="2s", top='goal = "auto"', config=LEARNING) as daemon:
             guest.wait_for(lambda: "threshold 4 min" in explain(guest), 60, "a threshold", every=2)
             assert background.swapped() == 0
-            guest.write(SWITCH, "n")
+            guest.write(MGLRU_SWITCH, "n")
             guest.wait_for(lambda: "ages are not known" in explain(guest), 60, "no ages", every=2)
             # A step of a probe is 0.5 %, and there is one in 30 s at most.
             began = time.monotonic()
@@ -76,7 +75,7 @@ def test_mglru_that_is_switched_off_and_on_again_takes_thresholds_away_and_bring
             steps = daemon.sweeps("bg")
             assert all(step["asked"] <= background.resident() // 150 for step in steps), steps
             assert len(steps) <= 1 + (time.monotonic() - began) / 30, steps
-            guest.write(SWITCH, "y")
+            guest.write(MGLRU_SWITCH, "y")
             guest.wait_for(lambda: "ages are not known" not in explain(guest), 60, "ages", every=2)
             assert "threshold" in explain(guest)
             # No step after that: what is older than the threshold does not exist yet.
@@ -88,7 +87,7 @@ def test_mglru_that_is_switched_off_and_on_again_takes_thresholds_away_and_bring
 @pytest.mark.long
 def test_a_full_disk_keeps_the_old_thresholds_and_the_daemon_goes_on(load) -> None:
     with Guest(KERNEL, 768, Zram(512)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         load(guest, "bg", "300M")
         guest.shell(f"mkdir -p {STATE} && mount -t tmpfs -o size=256k none {STATE}")
         guest.write(FILE, OLD, create=True)

@@ -10,9 +10,7 @@ from test_warm import Touched
 
 from omrlab.daemon import CLASSES, LEDGER, QUICK, Daemon
 from omrlab.debian import DebianGuest
-from omrlab.guest import KERNEL, MIB, Disk, Guest
-
-SWITCH = "/sys/kernel/mm/lru_gen/enabled"
+from omrlab.guest import KERNEL, MGLRU_SWITCH, MIB, Disk, Guest
 
 THRESHOLD = 240
 """Seconds: the one threshold that is allowed below. Away, memory unused for two minutes may go."""
@@ -60,7 +58,7 @@ class Person:
 @pytest.mark.seldom
 def test_memory_that_left_while_everybody_was_away_is_back_before_it_is_used(load) -> None:
     with Guest(KERNEL, 768, Disk(1024, mb_s=40)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         left = Touched(guest, "bg", "320M")
         filled = guest.monotonic_ns()
         ruled = load(guest, "ruled", "64M")
@@ -114,7 +112,7 @@ def test_the_packaged_service_gives_back_by_its_companion_and_without_it_nothing
     installed: Path,
 ) -> None:
     with booted(root=installed, mem_mib=768, swap=Disk(1024, mb_s=40)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         guest.shell("systemctl stop omr-presence omr-give-back.socket; systemctl mask --runtime omr-give-back.socket")
         left = Touched(guest, "bg", "320M")
         text = QUICK.format(idle="2s", top='goal = "auto"').replace('window = "2s"', 'window = "2s"' + LOADED)

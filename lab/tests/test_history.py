@@ -6,12 +6,11 @@ import time
 import pytest
 
 from omrlab.daemon import Daemon
-from omrlab.guest import KERNEL, MIB, Guest, Node, Zram
+from omrlab.guest import KERNEL, MGLRU_SWITCH, MIB, Guest, Node, Zram
 
 UNSUPPORTED = 3
 """omr's exit code for a feature that the kernel lacks."""
 
-SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 
 COLD, HOT = 96 * MIB, 64 * MIB
 
@@ -58,7 +57,7 @@ def history(every: str, budget: str) -> str:
 
 def test_the_history_has_used_and_unused_memory() -> None:
     with boot() as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         fill(guest, "half", "--hot", "40")
         with Daemon(guest, idle="1h", config=history("10s", "10%")) as daemon:
             # The daemon knows the age of half a minute when it has aged the group for that time.
@@ -105,7 +104,7 @@ def test_the_history_has_used_and_unused_memory() -> None:
             assert shard["rows"] >= len(samples(guest, "half")) and shard["jobs"] >= 1, shard
             assert shard["windows"] - shard["unknown"] >= 3, shard
 
-            guest.write(SWITCH, "n")
+            guest.write(MGLRU_SWITCH, "n")
             before = len(samples(guest, "half"))
             guest.wait_for(lambda: len(samples(guest, "half")) >= before + 2, 60, "samples")
             last = samples(guest, "half")[-1]
@@ -119,7 +118,7 @@ def test_the_history_has_used_and_unused_memory() -> None:
 @pytest.mark.parametrize(("mode", "ages"), [("record", True), ("observe", False)])
 def test_ages_are_recorded_and_nothing_is_reclaimed(mode: str, ages: bool) -> None:
     with boot() as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         fill(guest, "half", "--hot", "40")
         # With goal = "free" each sweep would take all that it may.
         with Daemon(guest, idle="1s", top=f'mode = "{mode}"\ngoal = "free"', config=history("10s", "10%")) as daemon:
@@ -140,7 +139,7 @@ def test_ages_are_recorded_and_nothing_is_reclaimed(mode: str, ages: bool) -> No
 @pytest.mark.long
 def test_the_history_has_each_node_where_there_are_several() -> None:
     with Guest(KERNEL, 640, Zram(512), nodes=(Node(320, "0"), Node(320, "1"))) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         guest.write(f"{guest.group('two')}/cgroup.subtree_control", "+memory +cpuset")
         # 64 MiB on the first node, all unused; 96 MiB on the second node, half of it unused.
         for number, options in ((0, ("64M",)), (1, ("96M", "--hot", "50"))):
@@ -177,7 +176,7 @@ def test_the_history_has_each_node_where_there_are_several() -> None:
 
 def test_memory_without_an_age_counts_as_possibly_used() -> None:
     with boot() as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         guest.group("locked")
         load = guest.spawn(["omr-guest", "map", f"{COLD // MIB}M", "--locked", f"{HOT // MIB}M"], group="locked")
         load.line_with("ready", timeout=120)
@@ -191,7 +190,7 @@ def test_memory_without_an_age_counts_as_possibly_used() -> None:
 
 def test_agings_cost_no_more_than_their_budget() -> None:
     with boot() as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         fill(guest, "hot", "--hot", "100")
 
         def look(budget: str) -> tuple[dict, float]:

@@ -11,13 +11,12 @@ import pytest
 
 from omrlab import records
 from omrlab.daemon import CLASSES, Daemon
-from omrlab.guest import KERNEL, MIB, Disk, Guest
+from omrlab.guest import KERNEL, MGLRU_SWITCH, MIB, Disk, Guest
 from omrlab.paths import REPOSITORY
 from omrlab.prometheus import NodeExporter, Page, Prometheus, promtool
 
 DASHBOARD = REPOSITORY / "packaging/grafana/omr.json"
 ALERTS = REPOSITORY / "packaging/prometheus/omr-alerts.yml"
-SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 
 CONFIG = records.OFTEN + CLASSES + 'older_than = "30s"\n'
 """The last rule is that of the background."""
@@ -124,7 +123,7 @@ def documented() -> list[tuple[str, str]]:
 @pytest.mark.long
 def test_every_expression_has_values_of_a_real_daemon_under_load(load, tmp_path: Path) -> None:
     with Guest(KERNEL, 640, Disk(512, 40)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         background = load(guest, "bg", "160M", "--hot", "20")
         load(guest, "fg", "32M")
         # The control: without the daemon, its figures are missing, and nothing is zero.

@@ -5,9 +5,7 @@ import signal
 import pytest
 
 from omrlab.daemon import Daemon
-from omrlab.guest import MIB, Guest, Zram
-
-SWITCH = "/sys/kernel/mm/lru_gen/enabled"
+from omrlab.guest import MGLRU_SWITCH, MIB, Guest, Zram
 
 PROBING = """
 [slo]
@@ -24,7 +22,7 @@ watched for a minute.
 @pytest.mark.long
 def test_without_ages_a_probe_takes_a_little_and_stops_when_it_comes_back(release, load) -> None:
     with Guest(release, 768, Zram(512)) as guest:
-        guest.write(SWITCH, "n")
+        guest.write(MGLRU_SWITCH, "n")
         # More than half of the memory is in use.
         background = load(guest, "bg", "400M")
         step = background.resident() // 200
@@ -47,7 +45,7 @@ def test_a_rule_with_a_time_is_not_probed(release, load) -> None:
     """The control of the test above."""
     rule = PROBING + '[[group]]\nmatch = "bg"\nolder_than = "10m"\n'
     with Guest(release, 768, Zram(512)) as guest:
-        guest.write(SWITCH, "n")
+        guest.write(MGLRU_SWITCH, "n")
         background = load(guest, "bg", "400M")
         with Daemon(guest, idle="2s", top='goal = "auto"', config=rule) as daemon:
             guest.wait_for(lambda: "ages are not known here" in explain(guest), 30, "the reason", every=2)

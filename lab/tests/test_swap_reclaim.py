@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import pytest
 
 from omrlab.agent import AgentError
-from omrlab.guest import MIB, Disk, Guest
+from omrlab.guest import MGLRU_SWITCH, MIB, Disk, Guest
 from omrlab.mount import DIR, FILE, mount, prepare
 from omrlab.patched import RELEASE
 
 CGROUP = "/sys/fs/cgroup"
-MGLRU = "/sys/kernel/mm/lru_gen/enabled"
 
 
 @dataclass(frozen=True)
@@ -178,9 +177,9 @@ def test_older_than_reclaims_only_memory_of_that_age(offering, load) -> None:
             return
         guest.write(f"{CGROUP}/bg/cgroup.subtree_control", "+memory")
         cold, hot = load(guest, "bg/cold", "64M"), load(guest, "bg/hot", "48M", "--hot", "100")
-        guest.write(MGLRU, "n")
+        guest.write(MGLRU_SWITCH, "n")
         assert place.refused("bg", "1M older_than=3") == errno.EOPNOTSUPP
-        guest.write(MGLRU, "y")
+        guest.write(MGLRU_SWITCH, "y")
         # Ages the group at the beginning, after 4 s and after 8 s.
         guest.run(["omr", "wss", "bg", "--window", "8s"], timeout=60)
         place.guest.write(place.file("bg"), "max older_than=3600")

@@ -6,9 +6,8 @@ import signal
 import pytest
 
 from omrlab.daemon import Daemon
-from omrlab.guest import KERNEL, MIB, Guest, Zram
+from omrlab.guest import KERNEL, MGLRU_SWITCH, MIB, Guest, Zram
 
-SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 FILE = "/var/lib/omr/thresholds.json"
 
 LEARNING = """
@@ -32,7 +31,7 @@ COLD, HOT = 180 * MIB, 120 * MIB
 @pytest.mark.long
 def test_a_threshold_is_learned_from_use_and_rises_when_memory_comes_back(load) -> None:
     with Guest(KERNEL, 768, Zram(512)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         # A group of more than 256 MiB, which each aging judges. Each hot page is used every second.
         background = load(guest, "bg", f"{(COLD + HOT) // MIB}M", "--hot", "40")
         with Daemon(guest, idle="2s", config=LEARNING) as daemon:

@@ -4,12 +4,11 @@ no other memory.
 
 import signal
 
-from omrlab.guest import KERNEL, MIB, Completed, Disk, Guest, Node, Zram
+from omrlab.guest import KERNEL, MGLRU_SWITCH, MIB, Completed, Disk, Guest, Node, Zram
 
 PARTIAL, UNSUPPORTED = 4, 3
 """omr's exit codes for less than asked, and for a feature that the kernel lacks."""
 
-SWITCH = "/sys/kernel/mm/lru_gen/enabled"
 KDAMONDS = "/sys/kernel/mm/damon/admin/kdamonds"
 
 COLD, HOT = 96 * MIB, 64 * MIB
@@ -61,7 +60,7 @@ def reclaim(guest: Guest, *options: str, code: int = 0) -> dict:
 
 def test_cold_memory_is_found_and_reclaimed_and_the_rest_stays(release) -> None:
     with boot(release, swap=Disk(512, mb_s=40)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         half = Half(guest, "half", "--file", "/data/file", "--file-amount", "48M")
         # No aging has run yet. Memory of unknown age is not cold.
         summary = reclaim(guest, "half", "max", "--older-than", "30m", code=PARTIAL)
@@ -101,7 +100,7 @@ def test_cold_memory_is_found_and_reclaimed_and_the_rest_stays(release) -> None:
 
 def test_memory_that_comes_back_after_many_agings_is_counted(release, load) -> None:
     with boot(release, swap=Zram(512)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         background = load(guest, "bg", "128M")
         reclaim(guest, "bg", "64M")
         for _ in range(5):
@@ -121,7 +120,7 @@ def test_omr_refuses_without_mglru_and_with_wait_ages_first_and_spares_protected
     with boot(release, swap=Zram(512)) as guest:
         has_damon = guest.run(["test", "-e", f"{KDAMONDS}/nr_kdamonds"], check=False).code == 0
         for mask in ("n", "1"):
-            guest.write(SWITCH, mask)
+            guest.write(MGLRU_SWITCH, mask)
             commands = [["wss", "/", "--tracker", "lru-gen"]]
             commands += [] if has_damon else [["wss", "/"], ["reclaim", "/", "max", "--older-than", "2m", "--wait"]]
             for command in commands:
@@ -138,7 +137,7 @@ def test_omr_refuses_without_mglru_and_with_wait_ages_first_and_spares_protected
             assert guest.meminfo()["SwapFree"] == guest.meminfo()["SwapTotal"]
         # The control: it was MGLRU that was missing. The age is long, because on a busy host used
         # memory may wait many seconds for a CPU.
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         guest.write(f"{guest.group('top')}/cgroup.subtree_control", "+memory")
         half, low = Half(guest, "top/half"), Half(guest, "low")
         guest.write("/sys/fs/cgroup/low/memory.low", "128M")
@@ -158,7 +157,7 @@ def test_shared_memory_in_no_page_table_is_reclaimed_by_age_and_files_in_tmpfs_a
     size = 64 * MIB
     region = ["omr-guest", "map", "1M", "--shared", f"{size // MIB}M", "--by-child", "--hot", "25"]
     with boot(KERNEL, swap=Zram(512)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         guest.shell("mkdir /run/big; mount -t tmpfs -o size=256M tmpfs /run/big")
         for group in ("region", "files", "both"):
             guest.group(group)
@@ -182,7 +181,7 @@ def test_shared_memory_in_no_page_table_is_reclaimed_by_age_and_files_in_tmpfs_a
 def test_used_memory_under_madv_random_looks_unused_and_stays() -> None:
     size = 48 * MIB
     with boot(KERNEL, swap=Zram(512)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         guest.write(f"{guest.group('top')}/cgroup.subtree_control", "+memory")
         advised = {"random": ("--advise", "random"), "sequential": ("--advise", "sequential"), "plain": ()}
         for name, options in advised.items():
@@ -226,7 +225,7 @@ def test_used_memory_under_madv_random_looks_unused_and_stays() -> None:
 
 def test_without_swap_used_memory_is_not_called_cold() -> None:
     with boot(KERNEL) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         half = Half(guest, "half")
         seen = guest.run(["omr", "wss", half.group, "--window", "8s", "--json"], timeout=60).json()
         cold = idle(seen, 8)
@@ -236,22 +235,22 @@ def test_without_swap_used_memory_is_not_called_cold() -> None:
 
 def test_omr_reports_unknown_ages_when_mglru_is_switched_off_meanwhile() -> None:
     with boot(KERNEL, swap=Zram(512)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         Half(guest, "half")
         for after, mask in (("sleep 1", "n"), ("sleep 6", "n"), ("sleep 1", "1")):
             omr = guest.spawn(["omr", "wss", "half", "--window", "8s", "--json"])
             guest.shell(after)
-            guest.write(SWITCH, mask)
+            guest.write(MGLRU_SWITCH, mask)
             ended = omr.wait(timeout=60)
             assert ended.code == UNSUPPORTED and 'write "y" to' in ended.stderr and ended.stdout == "", ended
-            guest.write(SWITCH, "y")
+            guest.write(MGLRU_SWITCH, "y")
         # The control: it was the switch that made the ages unknown.
         assert guest.run(["omr", "wss", "half", "--window", "8s", "--json"], timeout=60).json()["agings"] == 3
 
 
 def test_a_signal_ends_reclaim_by_age() -> None:
     with boot(KERNEL, swap=Disk(512, mb_s=8)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         half = Half(guest, "half")
         guest.run(["omr", "wss", "half", "--window", "4s"], timeout=60)
         omr = guest.spawn(["omr", "reclaim", "half", "max", "--older-than", "4s", "--json"])
@@ -279,7 +278,7 @@ def of_group(seen: dict, group: str) -> dict:
 
 def test_without_mglru_damon_finds_cold_memory_and_only_that_is_reclaimed() -> None:
     with boot(KERNEL, swap=Zram(512)) as guest:
-        guest.write(SWITCH, "n")
+        guest.write(MGLRU_SWITCH, "n")
         # The ages are long, because on a busy host used memory may wait many seconds for a CPU.
         guest.write(f"{guest.group('top')}/cgroup.subtree_control", "+memory")
         half, hot = Half(guest, "top/half"), Half(guest, "top/hot", hot=100)
@@ -308,7 +307,7 @@ def test_without_mglru_damon_finds_cold_memory_and_only_that_is_reclaimed() -> N
 
 def test_reclaim_by_damons_ages_spares_protected_memory() -> None:
     with boot(KERNEL, swap=Zram(512)) as guest:
-        guest.write(SWITCH, "n")
+        guest.write(MGLRU_SWITCH, "n")
         # All of the memory is cold, so no page comes back meanwhile.
         low = Half(guest, "low", hot=0)
         guest.write("/sys/fs/cgroup/low/memory.low", "128M")
@@ -356,7 +355,7 @@ def test_monitors_of_other_programs_stay_and_that_of_a_killed_omr_is_removed() -
             guest.write(file, text)
         for command in (look, ["omr", "reclaim", "half", "max", "--older-than", "4s", "--wait"]):
             if command[1] == "reclaim":
-                guest.write(SWITCH, "n")
+                guest.write(MGLRU_SWITCH, "n")
             ended = guest.run([*command], check=False)
             assert ended.code == UNSUPPORTED and "is in use" in ended.stderr, ended.stderr
         assert state(guest) == "on\n"
@@ -367,7 +366,7 @@ def test_monitors_of_other_programs_stay_and_that_of_a_killed_omr_is_removed() -
 
 def test_nothing_is_reclaimed_when_another_program_takes_the_monitor_down() -> None:
     with boot(KERNEL, swap=Zram(512)) as guest:
-        guest.write(SWITCH, "n")
+        guest.write(MGLRU_SWITCH, "n")
         half = Half(guest, "half")
         for command in (
             ["wss", "half", "--window", "20s"],
@@ -394,7 +393,7 @@ def test_nothing_is_reclaimed_when_another_program_takes_the_monitor_down() -> N
 def test_the_kernels_own_monitor_is_named_and_used_memory_stays_while_it_runs(newest) -> None:
     module = "/sys/module/damon_stat/parameters/enabled"
     with boot(newest, swap=Zram(512)) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         # The control: the lab switches it off when a guest boots.
         assert guest.read(module) == "N\n"
         assert "damon_stat on" not in guest.run(["omr", "doctor"]).stdout
@@ -411,7 +410,7 @@ def test_the_kernels_own_monitor_is_named_and_used_memory_stays_while_it_runs(ne
 
 def test_smaps_measures_ages_on_request_and_never_of_protected_processes(release) -> None:
     with boot(release, swap=Zram(512)) as guest:
-        guest.write(SWITCH, "n")
+        guest.write(MGLRU_SWITCH, "n")
         Half(guest, "half")
         seen = guest.run(["omr", "wss", "half", "--tracker", "smaps", "--window", "6s", "--json"], timeout=60).json()
         cold = idle(seen, 6)
@@ -429,7 +428,7 @@ def test_each_node_with_memory_has_its_own_working_set() -> None:
     # The second node has a CPU and no memory. The memory of the last one is unused.
     nodes = (Node(320, "0"), Node(0, "1"), Node(320), Node(64))
     with Guest(KERNEL, 704, Zram(512), nodes=nodes) as guest:
-        guest.write(SWITCH, "y")
+        guest.write(MGLRU_SWITCH, "y")
         assert guest.read("/sys/devices/system/node/online").strip() == "0-3"
         assert guest.read("/sys/devices/system/node/has_memory").strip() == "0,2-3"
         guest.write(f"{guest.group('two')}/cgroup.subtree_control", "+memory +cpuset")
