@@ -43,7 +43,7 @@ ARM64 = Architecture(
     target="aarch64-unknown-linux-gnu",
     qemu=("qemu-system-aarch64", "-machine", "virt"),
     # It sets accessed bits by itself, as MGLRU's page-table walks need it. So does QEMU's `max`,
-    # but a guest with it ends without a word when it resumes from hibernation.
+    # but a guest with it ends without a message when it resumes from hibernation.
     cpu="neoverse-n1",
     linker="aarch64-linux-gnu-gcc",
     console="ttyAMA0",

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from .binaries import build
 from .debian import LAB, DebianGuest, Variant
-from .guest import MIB, Process
+from .guest import MGLRU_SWITCH, MIB, Process
 from .paths import GUEST as SCRIPTS
 from .paths import REPOSITORY
 from .services import VALUE, OmrService, compressed
@@ -73,7 +73,7 @@ class DeskGuest(DebianGuest):
 
     def settle(self) -> None:
         super().settle()
-        self.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        self.write(MGLRU_SWITCH, "y")
         self.shell(f"mkdir -p {HERE} && chmod 777 {HERE} && sed -i 's:/usr/bin/omr:{LAB}/omr:' {LAB}/{UNIT.name}")
         self.shell(f"cp {LAB}/{UNIT.name} /etc/systemd/system/ && systemd-sysusers {LAB}/omr.conf")
         self.shell("echo enable-debug-command yes >> /etc/redis/redis.conf && systemctl daemon-reload")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from .binaries import build
 from .debian import LAB, DebianGuest, Variant
-from .guest import MIB, GuestError, Process
+from .guest import MGLRU_SWITCH, MIB, GuestError, Process
 from .paths import GUEST as SCRIPTS
 
 POSTGRESQL = "15"
@@ -244,7 +244,7 @@ class ServerGuest(DebianGuest):
 
     def settle(self) -> None:
         super().settle()
-        self.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        self.write(MGLRU_SWITCH, "y")
 
     def start_omr(self, config: str) -> "OmrService":
         """Starts omr's daemon with the default configuration and this one."""

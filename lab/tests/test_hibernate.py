@@ -35,8 +35,7 @@ def test_with_image_size_0_the_kernel_does_not_search_for_more_to_reclaim(instal
         # image_size is raised only if what could leave is little beside what must stay. Programs of
         # the next sleep read page cache back, and a 7.3 kernel is smaller than one of 6.12.
         guest.group("locked")
-        locked = guest.spawn(["omr-guest", "map", "4M", "--locked", "96M"], group="locked")
-        locked.line_with("ready", timeout=120)
+        guest.spawn(["omr-guest", "map", "4M", "--locked", "96M"], group="locked").line_with("ready", timeout=120)
 
         def hibernate() -> int:
             """Hibernates; returns the pages that the kernel scans from the end of the preparation

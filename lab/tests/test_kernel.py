@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from omrlab.guest import BOOT_TIMEOUT, MIB, Disk, Guest, Node, SwapFile
+from omrlab.guest import BOOT_TIMEOUT, MGLRU_SWITCH, MIB, Disk, Guest, Node, SwapFile
 from omrlab.patched import DEBUG
 
 CGROUP = "/sys/fs/cgroup"
@@ -34,7 +34,7 @@ def complaints(guest: Guest) -> list[str]:
 def test_the_selftests_of_the_patched_kernel_pass(checked, lru) -> None:
     with guest_of(checked, mb_s=60) as guest:
         if lru == "classic":
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
+            guest.write(MGLRU_SWITCH, "n")
         ended = guest.run(["test_swap_reclaim"], timeout=900, check=False)
         assert ended.code == 0, ended.stdout
         assert ended.stdout.count("\nok ") == 5 and "# SKIP" not in ended.stdout, ended.stdout
@@ -156,7 +156,7 @@ def test_nodes_give_memory_in_proportion(patched, lru, load) -> None:
     nodes = (Node(384, "0"), Node(384, "1"))
     with Guest(patched, 768, Disk(768, mb_s=60), nodes=nodes) as guest:
         if lru == "classic":
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
+            guest.write(MGLRU_SWITCH, "n")
         guest.group("bg")
         guest.write(f"{CGROUP}/bg/cgroup.subtree_control", "+memory +cpuset")
         for node, amount in enumerate(("192M", "48M")):

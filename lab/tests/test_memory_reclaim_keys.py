@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from omrlab.guest import MIB, Disk, Guest, Node, Zram
+from omrlab.guest import MGLRU_SWITCH, MIB, Disk, Guest, Node, Zram
 from omrlab.mount import DIR, FILE, mount, prepare
 
 CGROUP = "/sys/fs/cgroup"
@@ -22,7 +22,7 @@ def complaints(guest: Guest) -> list[str]:
 
 
 def classic(guest: Guest) -> None:
-    guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
+    guest.write(MGLRU_SWITCH, "n")
 
 
 def sent(guest: Guest) -> int:

@@ -17,7 +17,7 @@ from omrlab.agent import AgentError
 from omrlab.architecture import AMD64
 from omrlab.binaries import cargo
 from omrlab.debian import LAB, DebianGuest
-from omrlab.guest import MIB
+from omrlab.guest import MGLRU_SWITCH, MIB
 from omrlab.paths import REPOSITORY
 
 PACKAGING = REPOSITORY / "packaging"
@@ -178,7 +178,7 @@ def test_the_sandbox_has_the_intended_limits(guest: DebianGuest) -> None:
 
 
 def test_the_daemon_measures_ages_in_its_sandbox_and_a_member_reads_them(guest: DebianGuest) -> None:
-    guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+    guest.write(MGLRU_SWITCH, "y")
     configure(guest, QUICK + '\n[history]\nevery = "10s"\nbudget = "10%"\n')
     asked = ["runuser", "-u", "member", "--", "omr", "history", "--groups", "/", "--json"]
     sample = guest.wait_for(lambda: guest.run(asked).stdout.splitlines(), 60, "sample")[-1]

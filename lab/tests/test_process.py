@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from omrlab.daemon import Daemon
-from omrlab.guest import KERNEL, MIB, Disk, Guest, GuestError, Process, Zram
+from omrlab.guest import KERNEL, MGLRU_SWITCH, MIB, Disk, Guest, GuestError, Process, Zram
 
 QUICK = """
 [hints]
@@ -162,7 +162,7 @@ exe = "/**/omr-guest"
 class = "background"
 """
     with Guest(KERNEL, 640, Zram(256)) as guest:
-        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        guest.write(MGLRU_SWITCH, "y")
         half, cold, hot = (
             Application(guest, group, amount, options=options)
             for group, amount, options in (
@@ -196,7 +196,7 @@ class = "background"
             least, most = known(hot)
             assert least < 0.05 * hot.bytes
             assert half.shown()["cold"]["memory"] >= half.bytes
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
+            guest.write(MGLRU_SWITCH, "n")
             # The figures are unknown, and not the old ones.
             guest.wait_for(lambda: half.shown()["cold"] is None, 60, "look without ages")
 

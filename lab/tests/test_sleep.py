@@ -25,7 +25,7 @@ from sleeping import (
 )
 
 from omrlab.debian import DebianGuest
-from omrlab.guest import KERNEL, MIB, Guest, Process, SwapFile
+from omrlab.guest import KERNEL, MGLRU_SWITCH, MIB, Guest, Process, SwapFile
 from omrlab.kernels import kernel
 from omrlab.paths import REPOSITORY
 
@@ -355,7 +355,7 @@ def test_omr_starts_as_after_any_boot_when_the_image_was_discarded(installed: Pa
 
 def test_time_asleep_does_not_count_towards_ages() -> None:
     with Guest(KERNEL, 512, SwapFile(768, 40)) as guest:
-        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        guest.write(MGLRU_SWITCH, "y")
         guest.group("load")
         guest.spawn(["omr-guest", "fill", "64M", "--hot", "100"], group="load").line_with("ready", timeout=120)
         # The control is in the same group: memory that is never used.

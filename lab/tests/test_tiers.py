@@ -1,6 +1,6 @@
 """Memory tiers in a guest: a node without CPUs that the firmware describes as slower."""
 
-from omrlab.guest import KERNEL, MIB, Guest, Node, Zram
+from omrlab.guest import KERNEL, MGLRU_SWITCH, MIB, Guest, Node, Zram
 
 DEMOTION = "/sys/kernel/mm/numa/demotion_enabled"
 
@@ -51,7 +51,7 @@ def test_memory_moved_to_the_slow_node_does_not_count_as_freed(load) -> None:
 
 def test_advice_names_the_node_of_used_memory_and_a_better_one() -> None:
     with boot() as guest:
-        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        guest.write(MGLRU_SWITCH, "y")
         guest.write(f"{guest.group('slow')}/cpuset.mems", "1")
         fill(guest, "slow", "64M", "--hot", "100")
         guest.write(f"{guest.group('fast')}/cpuset.mems", "0")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from ..guest import MIB, Disk, Guest, Process
+from ..guest import MGLRU_SWITCH, MIB, Disk, Guest, Process
 from ..plots import COLOURS, canvas, save
 from ..results import Metric, MetricJson, progress
 from ..scenario import Benchmark, option
@@ -78,7 +78,7 @@ class Advise(Benchmark):
 
     def measure(self) -> Run:
         with Guest(self.kernel, self.mem, Disk(self.mem, mb_s=100)) as guest:
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+            guest.write(MGLRU_SWITCH, "y")
             directory = guest.group(GROUP)
             cold = guest.spawn(["omr-guest", "fill", f"{self.cold}M"], group=GROUP)
             job = guest.spawn(["omr-guest", "touch", f"{self.used}M"], group=GROUP)

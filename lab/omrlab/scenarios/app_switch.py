@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ..daemon import Daemon
-from ..guest import Guest, Zram
+from ..guest import MGLRU_SWITCH, Guest, Zram
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..results import Metric, quantile
 from ..scenario import Comparison, Results, arms_option, option
@@ -144,7 +144,7 @@ class AppSwitch(Comparison[Run]):
         # The applications' files are on a disk without limits, as the scenario is about memory.
         with Guest(self.kernel, self.mem, swap, data_mib=256, prealloc=True, debian=("earlyoom",)) as guest:
             daemon = Daemon(guest, idle="5s", config=CONFIGS[arm].format(**vars(self))) if arm in CONFIGS else None
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "y" if arm.endswith("mglru") else "n")
+            guest.write(MGLRU_SWITCH, "y" if arm.endswith("mglru") else "n")
             killer = guest.spawn(["earlyoom", "-r", "0", *self.earlyoom.split()], group="init.scope")
             tell = ["--tell", "/run/omr/omr.sock"] if daemon else []
             words = {

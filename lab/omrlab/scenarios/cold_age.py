@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from ..guest import MIB, Disk, Guest, Process
+from ..guest import MGLRU_SWITCH, MIB, Disk, Guest, Process
 from ..packages import DAMO
 from ..plots import COLOURS, canvas, save
 from ..results import Metric
@@ -122,7 +122,7 @@ class ColdAge(Comparison[Run]):
         packages = (DAMO,) if arm == "damo" else ()
         with Guest(self.kernel, self.mem, Disk(self.mem), data_mib=2 * self.group, debian=packages) as guest:
             # A tracker clears the accessed bits that the other one needs.
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "y" if arm == "lru-gen" else "n")
+            guest.write(MGLRU_SWITCH, "y" if arm == "lru-gen" else "n")
             loads = {}
             for kind, count in kinds.items():
                 for number in range(count):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ..daemon import Daemon
-from ..guest import MIB, Disk, Guest, Process
+from ..guest import MGLRU_SWITCH, MIB, Disk, Guest, Process
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..results import Metric, quantile
 from ..scenario import Comparison, Results, arms_option, option
@@ -94,7 +94,7 @@ class Density(Comparison[Run]):
 
     def begin(self, guest: Guest, arm: str) -> Process:
         """Starts the load, and then the daemon."""
-        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        guest.write(MGLRU_SWITCH, "y")
         guest.group(LOAD)
         sizes = ["--hot", f"{self.hot}M", "--cold", f"{self.cold}M", "--wakes", "0M", "--pages", "64"]
         words = ["omr-guest", "footprint", "--raw", SAMPLES, "--period", f"{self.period}ms", *sizes]

@@ -17,7 +17,7 @@ from .. import packages
 from ..agent import AgentError
 from ..apt import PackageMissing
 from ..daemon import CONFIG, QUICK
-from ..guest import MIB, Guest, Zram
+from ..guest import MGLRU_SWITCH, MIB, Guest, Zram
 from ..host import Calm
 from ..packages import DAMO
 from ..plots import COLOURS, canvas, save
@@ -141,7 +141,7 @@ class Footprint(Comparison[Run]):
             Calm() as calm,
             Guest(self.kernel, self.mem, Zram(2 * self.cold), prealloc=True, debian=self.image) as guest,
         ):
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+            guest.write(MGLRU_SWITCH, "y")
             for group in ("load", "peer"):
                 guest.group(group)
             # damo needs it. systemd mounts it where it is process 1.

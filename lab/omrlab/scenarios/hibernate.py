@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from .. import records
 from ..daemon import Daemon
-from ..guest import MIB, Disk, Guest, Process
+from ..guest import MGLRU_SWITCH, MIB, Disk, Guest, Process
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..results import Metric
 from ..scenario import Comparison, Results, arms_option, option
@@ -92,7 +92,7 @@ class Hibernate(Comparison[Run]):
             if self.history:
                 # In both arms: omr knows ages by MGLRU, and the kernel reclaims in another way
                 # with it.
-                guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+                guest.write(MGLRU_SWITCH, "y")
             record = guest.spawn(["omr-guest", "record", LOAD], group="init.scope")
             daemon = self.start_omr(guest, arm)
             person = guest.spawn(["omr-guest", "present"], group="omr.service") if arm == "default" else None
@@ -136,7 +136,7 @@ class Hibernate(Comparison[Run]):
             return Daemon(guest, config=records.OFTEN if self.history else "")
         if arm != "default":
             return None
-        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        guest.write(MGLRU_SWITCH, "y")
         # The machine hibernated a moment ago, and its disk was measured then.
         guest.shell("mkdir -p /var/lib/omr-root; date +'{\"time\":%s}' > /var/lib/omr-root/hibernated.json")
         swap = guest.shell("awk 'NR == 2 { print $1 }' /proc/swaps").strip()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ..daemon import CLASSES, CONFIG, Daemon
-from ..guest import Disk, Guest, GuestError, Process
+from ..guest import MGLRU_SWITCH, Disk, Guest, GuestError, Process
 from ..plots import COLOURS, canvas, save
 from ..results import Metric, progress, quantile
 from ..scenario import Comparison, Results, arms_option, option
@@ -192,7 +192,7 @@ class Latency(Comparison[Run]):
             guest.group("bg")
             trace_writes(guest)
             if config is BY_AGE:
-                guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+                guest.write(MGLRU_SWITCH, "y")
             load = guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group="bg")
             load.line_with("ready", timeout=300)
             with Daemon(guest, idle="2s", config=config) as daemon:

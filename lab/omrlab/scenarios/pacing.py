@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from ..guest import MIB, Disk, Guest, GuestError, Zram
+from ..guest import MGLRU_SWITCH, MIB, Disk, Guest, GuestError, Zram
 from ..mount import DIR, FILE, mount, prepare
 from ..plots import COLOURS, canvas, save
 from ..results import Metric, quantile
@@ -88,7 +88,7 @@ class Pacing(Comparison[Run]):
         mem = len(BACKENDS) * self.load * 3 // 2
         swap = Zram(mem) if self.swap == "zram" else Disk(2 * mem, self.mb_s)
         with Guest(arm, mem, swap) as guest:
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+            guest.write(MGLRU_SWITCH, "y")
             if self.swap == "zswap":
                 guest.write("/sys/module/zswap/parameters/enabled", "Y")
             prepare(guest)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import patched
-from ..guest import MIB, Disk, Guest, Node, Zram
+from ..guest import MGLRU_SWITCH, MIB, Disk, Guest, Node, Zram
 from ..plots import COLOURS
 from ..scenario import arms_option, option
 from .swap_reclaim import GROUP, Arm, SwapReclaim
@@ -60,7 +60,7 @@ class ReclaimKeys(SwapReclaim):
         many: dict[str, Any] = {"nodes": nodes, "smp": max(2, self.nodes)} if self.nodes > 1 else {}
         with Guest(arm.kernel, self.mem, swap, **many) as guest:
             if self.classic:
-                guest.write("/sys/kernel/mm/lru_gen/enabled", "n")
+                guest.write(MGLRU_SWITCH, "n")
             self.load(guest)
             yield guest
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ..daemon import Daemon
-from ..guest import COUNTED, MIB, Guest, Zram
+from ..guest import COUNTED, MGLRU_SWITCH, MIB, Guest, Zram
 from ..plots import COLOURS, bar, canvas, headline, name_bars, save
 from ..results import Metric
 from ..scenario import Comparison, Results, arms_option, option
@@ -63,7 +63,7 @@ class Roomy(Comparison[Run]):
 
     def measure(self, arm: str, pair: int) -> Run:
         with Guest(self.kernel, self.mem, Zram(self.mem), accelerator=COUNTED, boot_timeout=600) as guest:
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+            guest.write(MGLRU_SWITCH, "y")
             guest.group(LOAD)
             guest.spawn(["omr-guest", "fill", f"{self.fill}%"], group=LOAD).line_with("ready", timeout=600)
             before = Reading.of(guest)

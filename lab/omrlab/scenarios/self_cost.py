@@ -42,7 +42,7 @@ from typing import Any, TypedDict
 
 from ..binaries import build
 from ..daemon import Daemon
-from ..guest import MIB, Disk, Guest, GuestError, Zram
+from ..guest import MGLRU_SWITCH, MIB, Disk, Guest, GuestError, Zram
 from ..plots import COLOURS, canvas, save
 from ..results import Metric, MetricJson, progress
 from ..scenario import Benchmark, option
@@ -487,7 +487,7 @@ def on_aging(kernel: str) -> dict[str, Any]:
     touching = looking = 0.0
     agings = 0
     with Guest(kernel, 1024, Zram(256)) as guest:
-        guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+        guest.write(MGLRU_SWITCH, "y")
         # A huge page has one accessed bit.
         guest.write("/sys/kernel/mm/transparent_hugepage/enabled", "never")
         guest.group("bg")

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypedDict
 from matplotlib.axes import Axes
 
 from ..daemon import Daemon
-from ..guest import COUNTED, MIB, Guest, Process, Zram
+from ..guest import COUNTED, MGLRU_SWITCH, MIB, Guest, Process, Zram
 from ..plots import COLOURS, canvas, headline, save
 from ..results import Metric, quantile
 from ..scenario import Comparison, Results, arms_option, option
@@ -194,7 +194,7 @@ class Slo(Comparison[Run]):
             accelerator=COUNTED,
             boot_timeout=600,
         ) as guest:
-            guest.write("/sys/kernel/mm/lru_gen/enabled", self.lru_gen)
+            guest.write(MGLRU_SWITCH, self.lru_gen)
             for group in ("load", "peer"):
                 guest.group(group)
             guest.write("/sys/fs/cgroup/load/cgroup.subtree_control", "+memory +cpu +io")

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 from ..adversary import ADVERSARY, GROUP, OTHER, add_users, spawn_as, subtree
 from ..daemon import Daemon
-from ..guest import COUNTED, Guest, GuestError, Zram
+from ..guest import COUNTED, MGLRU_SWITCH, Guest, GuestError, Zram
 from ..plots import COLOURS, canvas, headline, save
 from ..results import Metric, MetricJson, progress
 from ..scenario import Benchmark, option
@@ -125,7 +125,7 @@ class Soak(Benchmark):
             guest.group("bg")
             # The groups below have the memory controller, as those of systemd.
             guest.write("/sys/fs/cgroup/bg/cgroup.subtree_control", "+memory")
-            guest.write("/sys/kernel/mm/lru_gen/enabled", "y")
+            guest.write(MGLRU_SWITCH, "y")
             with Daemon(guest, idle="5s", config=CONFIG) as daemon:
                 claim = spawn_as(guest, OTHER, "init.scope", "omr-guest", "claim", f"{subtree(OTHER)}/app.slice")
                 guest.spawn(["sh", "-c", RECORD.format(log=LOG, seconds=self.every), "sh", str(daemon.process.pid)])

@@ -72,8 +72,9 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Adds the window to a policy's sums. `part`: of the jobs. `allowed`: what the objective allows to come
-    /// back, in KiB. `written`: the memory that left, at most.
+    /// Adds the window to a policy's sums. `part`: the part of the jobs in which it is counted.
+    /// `allowed`: the memory in KiB that may come back by the objective. `written`: the memory that
+    /// left, at most.
     pub fn add_to(&self, sums: &mut Sums, part: usize, allowed: u64, written: Bytes) {
         sums.acting += 1;
         sums.written_most_kib += written.0.div_ceil(1024);

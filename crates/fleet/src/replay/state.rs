@@ -26,8 +26,8 @@ struct Case {
     out: Out,
     /// When memory last left.
     swept: Option<Monotonic>,
-    /// The end of the last back-off: until then nothing is taken. Here, as each window asks for it, and
-    /// the back-off is elsewhere in memory.
+    /// The end of the last back-off: until then nothing is taken. It is kept outside of `backoff`,
+    /// because each window asks for it, and following the pointer costs time.
     rests_until: Monotonic,
     /// Few groups ever have one.
     backoff: Option<Box<Backoff>>,
