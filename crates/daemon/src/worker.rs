@@ -172,7 +172,7 @@ fn show(progress: &Mutex<Progress>, change: impl FnOnce(&mut Progress)) {
 fn prepare(setup: &mut Setup, goal: &Goal, loaded: &Loaded, cancel: &Flag) -> Result<Done> {
     let progress = Arc::clone(&setup.progress);
     let mut tell = |now: Progress| show(&progress, |progress| progress.freed = now.freed);
-    setup.session(cancel, &mut tell, |session| Preparation { session, config: loaded }.run(goal))
+    setup.session(cancel, &mut tell, |session| Preparation { session, config: loaded, after_zram: false }.run(goal))
 }
 
 fn give_back(setup: &mut Setup, remembered: &mut Remembered, order: &GiveBack, stop: &Flag) -> Result<warm::Report> {

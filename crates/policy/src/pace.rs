@@ -36,12 +36,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// through many pages for each page that it freed.
 const IN_VAIN: u64 = 16;
 /// Six writes in vain end a job; the kernel itself gives up after 16 rounds in each write. A useful
-/// write makes up for one write in vain. A write that only sent pages to the disk counts as a
-/// quarter of a write in vain: those pages should have arrived, and can be freed, at the next
-/// write.
+/// write makes up for one write in vain. An unfinished write counts as a quarter of a write in
+/// vain: pages that it sent to the disk can be freed at the next write, and where the alarm
+/// interrupted it the kernel had not given up. (Since Linux 6.14 MGLRU keeps pages that were read
+/// back from swap until it has gone through all of the group several times, and since 7.2 a signal
+/// ends a write before it has gone through it once.)
 const FUTILE: u32 = 6 * VAIN;
 const VAIN: u32 = 4;
-const VAIN_IN_FLIGHT: u32 = 1;
+const VAIN_UNFINISHED: u32 = 1;
 /// One write may send up to this many times the amount it asks for to swap on disk (measured: 1.2
 /// times for 1 MiB, 1.5 times for 4 MiB, all of the group for 64 MiB).
 const OVERSHOOT: u64 = 4;
@@ -283,15 +285,15 @@ impl Pace {
         Some(pause)
     }
 
-    /// Takes in the result of a write: it freed `freed` and took `took`. `in_flight`: pages are on
-    /// their way to the disk and will be freed later.
-    pub fn wrote(&mut self, freed: Bytes, took: Duration, in_flight: bool) {
+    /// Takes in the result of a write: it freed `freed` and took `took`. `unfinished`: pages are on
+    /// their way to the disk and will be freed later, or the write was interrupted.
+    pub fn wrote(&mut self, freed: Bytes, took: Duration, unfinished: bool) {
         (self.paused, self.stuck, self.lowest) = (Duration::ZERO, Duration::ZERO, Bytes::MAX);
         self.freed += freed;
         if freed.0 > 0 && freed.0 >= self.asked.0 / IN_VAIN {
             self.futile = self.futile.saturating_sub(VAIN);
         } else {
-            self.futile = self.futile.saturating_add(if in_flight { VAIN_IN_FLIGHT } else { VAIN });
+            self.futile = self.futile.saturating_add(if unfinished { VAIN_UNFINISHED } else { VAIN });
         }
         self.adapt(took);
     }

@@ -31,7 +31,7 @@ use crate::reclaim::writeback::{self, DIRTY, Limits};
 use crate::reclaim::{Report, Target as GroupTarget, Wish, job};
 use crate::session::{Progress, Session};
 
-/// A round over all groups that frees less than this is the last.
+/// A round over all groups that frees less than this is in vain.
 const LITTLE: Bytes = Bytes::mib(1);
 /// The rounds end after this number of rounds in a row without progress: memory then comes back as
 /// fast as it leaves, for example this program's own memory if its group is reclaimed, too.
@@ -186,6 +186,10 @@ pub struct Preparation<'s, 'a> {
     pub session: &'s mut Session<'a>,
     /// The configuration: classes, guards and steps.
     pub config: &'s Loaded,
+    /// What was in zram was read back just before. MGLRU takes that for use, and keeps such pages
+    /// until it has gone through them several times (`PG_workingset`, `mm/vmscan.c` since Linux
+    /// 6.14), so a round that frees little is not the last.
+    pub after_zram: bool,
 }
 
 impl Preparation<'_, '_> {
@@ -311,7 +315,7 @@ impl Preparation<'_, '_> {
             (done.why, done.error) = (end, error);
             return Ok(false);
         }
-        Ok(self.session.actuator.is_live() && done.freed - before >= LITTLE)
+        Ok(self.session.actuator.is_live() && (self.after_zram || done.freed - before >= LITTLE))
     }
 
     /// Frees swap cache: pages that have arrived in swap but are still in memory would be in an
@@ -439,6 +443,16 @@ mod tests {
     }
 
     fn prepared(root: &FakeRoot, goal: &Goal, actuator: &mut dyn Actuator, cancel: &Flag) -> (Done, Vec<Bytes>) {
+        prepared_after(false, root, goal, actuator, cancel)
+    }
+
+    fn prepared_after(
+        after_zram: bool,
+        root: &FakeRoot,
+        goal: &Goal,
+        actuator: &mut dyn Actuator,
+        cancel: &Flag,
+    ) -> (Done, Vec<Bytes>) {
         let kernel = Kernel::open(root.path()).expect("a kernel");
         let (loaded, mut seen) = (loaded(), Vec::new());
         let mut session = Session {
@@ -448,7 +462,7 @@ mod tests {
             cancel,
             progress: &mut |now: Progress| seen.push(now.freed),
         };
-        let done = Preparation { session: &mut session, config: &loaded }.run(goal).expect("a preparation");
+        let done = Preparation { session: &mut session, config: &loaded, after_zram }.run(goal).expect("a preparation");
         (done, seen)
     }
 
@@ -547,6 +561,21 @@ mod tests {
         let (done, _, groups) = run(&root, &free(200));
         assert_eq!((done.end, done.why, groups), (Reached::Partly, End::Unsupported, vec!["small".to_owned()]));
         assert_eq!(done.error.as_deref(), Some("large has no memory.reclaim (Linux 5.19)"));
+    }
+
+    #[test]
+    fn what_was_in_zram_is_asked_for_again_where_the_kernel_keeps_it() {
+        let _clocks = stop_clocks();
+        let ask = |after_zram, interrupted| {
+            let root = machine("zram0");
+            let mut kernel_side = Reclaims { interrupted, ..Reclaims::new(&root) };
+            let (done, _) = prepared_after(after_zram, &root, &Goal::All, &mut kernel_side, &Flag::default());
+            (done.freed, interrupted - kernel_side.interrupted)
+        };
+        // More than both groups are asked in one round.
+        assert_eq!(ask(true, 60), (Bytes::mib(80), 60));
+        assert_eq!(ask(false, 60), (Bytes::ZERO, 48), "the control");
+        assert_eq!(ask(true, 1000), (Bytes::ZERO, 4 * 48), "not for ever");
     }
 
     #[test]

@@ -130,8 +130,8 @@ impl FileReclaimer<'_, '_> {
                         Outcome::Unsupported => break End::Unsupported,
                     }
                     let now = gauge.read()?;
-                    let in_flight = now.moved.to_swap > last.moved.to_swap;
-                    pace.wrote(last.current - now.current, took, in_flight);
+                    let unfinished = now.moved.to_swap > last.moved.to_swap || outcome == Outcome::Interrupted;
+                    pace.wrote(last.current - now.current, took, unfinished);
                     pace.demoted((now.moved.demoted - last.moved.demoted).bytes(page));
                     last = now;
                     report.note_moved(first.moved, last.moved, page);

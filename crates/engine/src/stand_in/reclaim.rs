@@ -53,6 +53,8 @@ pub struct Reclaims<'a> {
     pub root: &'a FakeRoot,
     /// The outcome of each request, after it was carried out.
     pub outcome: Outcome,
+    /// The number of requests that are interrupted before anything is freed.
+    pub interrupted: usize,
     /// All writes: the file below the groups, and the data.
     pub lines: Vec<String>,
     /// Called after each write with its line.
@@ -62,7 +64,7 @@ pub struct Reclaims<'a> {
 impl<'a> Reclaims<'a> {
     /// A kernel on which all goes well.
     pub fn new(root: &'a FakeRoot) -> Self {
-        Reclaims { root, outcome: Outcome::Done, lines: Vec::new(), then: Box::new(|_| {}) }
+        Reclaims { root, outcome: Outcome::Done, interrupted: 0, lines: Vec::new(), then: Box::new(|_| {}) }
     }
 
     fn reclaim(&self, group: &Path, request: &str) {
@@ -105,6 +107,10 @@ impl Actuator for Reclaims<'_> {
         let below = dir.path().strip_prefix(self.root.path()).expect("below the root").to_owned();
         let shown = below.strip_prefix(GROUPS).unwrap_or(&below).join(name);
         self.lines.push(format!("{} {data}", shown.display()));
+        if self.interrupted > 0 && !data.starts_with("0 ") {
+            self.interrupted -= 1;
+            return Ok(Outcome::Interrupted);
+        }
         match name {
             "memory.reclaim" | "memory.swap.reclaim" => self.reclaim(&below, data),
             "kernel/debug/lru_gen" => {}

@@ -271,7 +271,7 @@ fn prepare(
     common: &Common,
     deadline: Option<Duration>,
 ) -> Result<Done> {
-    Session::open(kernel, root, loaded, common, deadline)?.run(goal)
+    Session::open(kernel, root, loaded, common, deadline)?.run(goal, false)
 }
 
 /// A preparation that can be stopped by a signal and ends at the deadline.
@@ -337,9 +337,9 @@ impl<'a> Session<'a> {
         target: Target,
         zram: &mut Option<Result<Plan, String>>,
     ) -> Result<Done> {
-        let Some(Ok(plan)) = zram else { return self.run(goal) };
+        let Some(Ok(plan)) = zram else { return self.run(goal, false) };
         if self.common.output.dry_run {
-            return self.run(goal);
+            return self.run(goal, false);
         }
         // The other half is for the disk.
         let time = self.common.deadline.map(|time| time / 2);
@@ -347,12 +347,12 @@ impl<'a> Session<'a> {
             Ok(off) => off,
             Err(why) => {
                 *zram = Some(Err(why));
-                return self.run(goal);
+                return self.run(goal, false);
             }
         };
         // What could leave has changed.
         let goal = Goal::hibernate(self.kernel, self.root, target).unwrap_or_else(|_| goal.clone());
-        let mut done = self.run(&goal);
+        let mut done = self.run(&goal, true);
         if let Err(err) = off.switch_on(&mut *self.actuator)
             && let Ok(done) = &mut done
         {
@@ -361,8 +361,8 @@ impl<'a> Session<'a> {
         done
     }
 
-    /// Works towards the goal, with a bar on a terminal.
-    fn run(&mut self, goal: &Goal) -> Result<Done> {
+    /// Works towards the goal, with a bar on a terminal. `after_zram`: zram was just switched off.
+    fn run(&mut self, goal: &Goal, after_zram: bool) -> Result<Done> {
         let bar = progress_bar(self.common, goal.missing(self.kernel)?);
         let mut session = engine::Session {
             host: engine::Host { kernel: self.kernel, root: self.root },
@@ -371,7 +371,7 @@ impl<'a> Session<'a> {
             cancel: &self.stop,
             progress: &mut |progress| bar.set_position(progress.freed.0),
         };
-        let done = Preparation { session: &mut session, config: self.loaded }.run(goal);
+        let done = Preparation { session: &mut session, config: self.loaded, after_zram }.run(goal);
         bar.finish_and_clear();
         done
     }
