@@ -36,11 +36,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// through many pages for each page that it freed.
 const IN_VAIN: u64 = 16;
 /// Six writes in vain end a job; the kernel itself gives up after 16 rounds in each write. A useful
-/// write makes up for one write in vain. An unfinished write counts as a quarter of a write in
-/// vain: pages that it sent to the disk can be freed at the next write, and where the alarm
-/// interrupted it the kernel had not given up. (Since Linux 6.14 MGLRU keeps pages that were read
-/// back from swap until it has gone through all of the group several times, and since 7.2 a signal
-/// ends a write before it has gone through it once.)
+/// write makes up for one write in vain. A write that only sent pages to the disk counts as a
+/// quarter of a write in vain: those pages should have arrived, and can be freed, at the next
+/// write. So does an interrupted write of a patient job: the kernel had not given up.
 const FUTILE: u32 = 6 * VAIN;
 const VAIN: u32 = 4;
 const VAIN_UNFINISHED: u32 = 1;
@@ -76,6 +74,9 @@ pub struct Job {
     /// Whether the kernel is told to reclaim anonymous and shared memory first.
     #[serde(default)]
     pub anon_first: bool,
+    /// Whether the kernel may need several interrupted writes to find pages that it does not keep.
+    #[serde(default)]
+    pub patient: bool,
     /// The most that one write may ask for.
     pub step: Bytes,
     /// The time that one write should take at most.
@@ -93,6 +94,7 @@ impl Job {
             swap_writes: Bytes::MAX,
             file_only: false,
             anon_first: false,
+            patient: false,
             step: config.step,
             write_time: config.write_time,
         }
@@ -286,7 +288,8 @@ impl Pace {
     }
 
     /// Takes in the result of a write: it freed `freed` and took `took`. `unfinished`: pages are on
-    /// their way to the disk and will be freed later, or the write was interrupted.
+    /// their way to the disk and will be freed later, or the kernel was interrupted before it gave
+    /// up.
     pub fn wrote(&mut self, freed: Bytes, took: Duration, unfinished: bool) {
         (self.paused, self.stuck, self.lowest) = (Duration::ZERO, Duration::ZERO, Bytes::MAX);
         self.freed += freed;

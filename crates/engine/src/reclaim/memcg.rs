@@ -130,7 +130,8 @@ impl FileReclaimer<'_, '_> {
                         Outcome::Unsupported => break End::Unsupported,
                     }
                     let now = gauge.read()?;
-                    let unfinished = now.moved.to_swap > last.moved.to_swap || outcome == Outcome::Interrupted;
+                    let in_flight = now.moved.to_swap > last.moved.to_swap;
+                    let unfinished = in_flight || (job.patient && outcome == Outcome::Interrupted);
                     pace.wrote(last.current - now.current, took, unfinished);
                     pace.demoted((now.moved.demoted - last.moved.demoted).bytes(page));
                     last = now;
