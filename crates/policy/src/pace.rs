@@ -74,7 +74,7 @@ pub struct Job {
     /// Whether the kernel is told to reclaim anonymous and shared memory first.
     #[serde(default)]
     pub anon_first: bool,
-    /// Whether the kernel may need several interrupted writes to find pages that it does not keep.
+    /// Whether an interrupted write that frees nothing counts as unfinished, not as wholly in vain.
     #[serde(default)]
     pub patient: bool,
     /// The most that one write may ask for.
