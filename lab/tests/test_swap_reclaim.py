@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import pytest
 
 from omrlab.agent import AgentError
-from omrlab.guest import MGLRU_SWITCH, MIB, Disk, Guest
+from omrlab.daemon import CONFIG
+from omrlab.guest import MGLRU_SWITCH, MIB, Disk, Guest, Zram
 from omrlab.mount import DIR, FILE, mount, prepare
 from omrlab.patched import RELEASE
 
@@ -193,6 +194,31 @@ def test_older_than_reclaims_only_memory_of_that_age(offering, load) -> None:
         guest.shell(f"echo 32M > {place.file('bg')}", timeout=120)
         assert hot.swapped() >= 16 * MIB
         assert cold.errors() == 0
+
+
+AGE_ONCE = r"""
+    set -- $(awk '$1 == "memcg" { id = $2; mine = $3 == "/bg" }
+        mine && $1 ~ /^[0-9]+$/ { last = $1 }
+        mine { wanted = id }
+        END { print wanted, last }' /sys/kernel/debug/lru_gen)
+    echo "+ $1 0 $2" > /sys/kernel/debug/lru_gen
+"""
+"""Ages the group bg once, and checks which pages of the generations until now were used."""
+
+
+def test_omr_goes_on_while_the_kernel_passes_pages_that_were_used(patched, load) -> None:
+    """Such pages lie before those that can be freed, and the alarm ends many writes meanwhile."""
+    with Guest(patched, 1024, Zram(1024)) as guest:
+        guest.write(CONFIG, "[sweep]\nwrite_time = '1ms'\n", create=True)
+        background = load(guest, "bg", "700M", "--compressible", "80")
+        guest.shell(AGE_ONCE)
+        assert background.errors() == 0
+        guest.shell(AGE_ONCE)
+        done = guest.run(["omr", "reclaim", "bg", "600M", "--json"], timeout=120, check=False).json()
+        assert done["end"] == "complete" and done["freed"] > 590 * MIB, done
+        passed = int(guest.shell(f"sed -n 's/^pgrefill //p' {CGROUP}/bg/memory.stat")) * 4096
+        assert passed > 512 * MIB, "the control: most of the group was passed first"
+        assert background.errors() == 0
 
 
 def test_a_signal_ends_a_write_with_a_partial_count(offering, load) -> None:

@@ -41,6 +41,9 @@ pub struct MemoryStat {
     pub pgmajfault: Option<Pages>,
     pub pgscan: Option<Pages>,
     pub pgsteal: Option<Pages>,
+    /// Pages that reclaim has moved to another list, because they were used, instead of freeing
+    /// them (`scan_folios()` and `shrink_active_list()` of `mm/vmscan.c`).
+    pub pgrefill: Option<Pages>,
     pub workingset_refault_anon: Option<Pages>,
     pub workingset_refault_file: Option<Pages>,
     /// Pages read from swap, including readahead (Linux 7.2).
@@ -64,6 +67,7 @@ impl MemoryStat {
             b"pgmajfault" => stat.pgmajfault = leading_u64(rest).map(Pages),
             b"pgscan" => stat.pgscan = leading_u64(rest).map(Pages),
             b"pgsteal" => stat.pgsteal = leading_u64(rest).map(Pages),
+            b"pgrefill" => stat.pgrefill = leading_u64(rest).map(Pages),
             b"workingset_refault_anon" => stat.workingset_refault_anon = leading_u64(rest).map(Pages),
             b"workingset_refault_file" => stat.workingset_refault_file = leading_u64(rest).map(Pages),
             b"pswpin" => stat.pswpin = leading_u64(rest).map(Pages),

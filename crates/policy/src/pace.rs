@@ -42,6 +42,8 @@ const IN_VAIN: u64 = 16;
 const FUTILE: u32 = 6 * VAIN;
 const VAIN: u32 = 4;
 const VAIN_UNFINISHED: u32 = 1;
+/// A write in vain in which the kernel moved less than this between its lists got nowhere.
+const SORTED: Bytes = Bytes::mib(1);
 /// One write may send up to this many times the amount it asks for to swap on disk (measured: 1.2
 /// times for 1 MiB, 1.5 times for 4 MiB, all of the group for 64 MiB).
 const OVERSHOOT: u64 = 4;
@@ -152,6 +154,8 @@ pub struct Pace {
     freed: Bytes,
     /// The amount that was moved to slower nodes so far.
     demoted: Bytes,
+    /// The amount that the kernel moved between its lists in writes in vain.
+    sorted: Bytes,
     /// The size of the group at the first sample; `None`: there was none yet.
     size: Option<Bytes>,
     /// There was swap at some sample.
@@ -181,6 +185,7 @@ impl Pace {
             asked: Bytes::ZERO,
             freed: Bytes::ZERO,
             demoted: Bytes::ZERO,
+            sorted: Bytes::ZERO,
             size: None,
             had_swap: false,
             futile: 0,
@@ -293,10 +298,10 @@ impl Pace {
     pub fn wrote(&mut self, freed: Bytes, took: Duration, unfinished: bool) {
         (self.paused, self.stuck, self.lowest) = (Duration::ZERO, Duration::ZERO, Bytes::MAX);
         self.freed += freed;
-        if freed.0 > 0 && freed.0 >= self.asked.0 / IN_VAIN {
-            self.futile = self.futile.saturating_sub(VAIN);
-        } else {
+        if self.is_in_vain(freed) {
             self.futile = self.futile.saturating_add(if unfinished { VAIN_UNFINISHED } else { VAIN });
+        } else {
+            self.futile = self.futile.saturating_sub(VAIN);
         }
         self.adapt(took);
     }
@@ -307,6 +312,22 @@ impl Pace {
     pub fn demoted(&mut self, bytes: Bytes) {
         self.demoted += bytes;
         if bytes.0 > 0 && self.size.is_some_and(|size| self.demoted <= size) {
+            self.futile = self.futile.saturating_sub(VAIN);
+        }
+    }
+
+    /// Whether the last write was in vain, given how much it freed.
+    pub fn is_in_vain(&self, freed: Bytes) -> bool {
+        freed.0 == 0 || freed.0 < self.asked.0 / IN_VAIN
+    }
+
+    /// Takes in how much the kernel moved between its lists in a write in vain. Pages that were in
+    /// use when it last looked lie among those that it can free, and it has to pass them first.
+    /// That frees nothing, but the write was not in vain either, until all of the group could have
+    /// been passed: pages that stay in use are moved again and again.
+    pub fn sorted(&mut self, bytes: Bytes) {
+        self.sorted += bytes;
+        if bytes >= SORTED && self.size.is_some_and(|size| self.sorted <= size) {
             self.futile = self.futile.saturating_sub(VAIN);
         }
     }

@@ -14,6 +14,7 @@ use omr_units::{Bytes, Swappiness};
 
 use super::backend::{Backend, Step};
 use super::errors::of_machine;
+use super::refills::Refills;
 use super::report::{Moved, Report, run_job};
 use super::target::Target;
 use crate::session::{Progress, Session};
@@ -41,6 +42,7 @@ struct Gauge<'a> {
     on_disk: bool,
     /// The amount of the last write, until its effect has been read.
     unread: Bytes,
+    refills: Refills,
     buffer: Vec<u8>,
 }
 
@@ -65,7 +67,8 @@ impl FileReclaimer<'_, '_> {
             return Ok(End::Complete);
         }
         let on_disk = SwapSpace::read(kernel).is_none_or(|swap| swap.on_disk);
-        let mut gauge = Gauge { kernel, group, on_disk, unread: Bytes::ZERO, buffer };
+        let refills = Refills::new(&stat_before);
+        let mut gauge = Gauge { kernel, group, on_disk, unread: Bytes::ZERO, refills, buffer };
         let mut pace = Pace::new(job.clone());
         let first = gauge.read()?;
         let ended = self.writes(&mut gauge, &job, &mut pace, first, report);
@@ -132,7 +135,9 @@ impl FileReclaimer<'_, '_> {
                     let now = gauge.read()?;
                     let in_flight = now.moved.to_swap > last.moved.to_swap;
                     let unfinished = in_flight || (job.patient && outcome == Outcome::Interrupted);
-                    pace.wrote(last.current - now.current, took, unfinished);
+                    let freed = last.current - now.current;
+                    pace.wrote(freed, took, unfinished);
+                    gauge.refills.tell(pace, freed, (gauge.kernel, group), &mut gauge.buffer)?;
                     pace.demoted((now.moved.demoted - last.moved.demoted).bytes(page));
                     last = now;
                     report.note_moved(first.moved, last.moved, page);
@@ -333,6 +338,19 @@ mod tests {
         set.set();
         let (report, _) = run_cancelled(&root, job(Bytes::mib(2)), &mut Reclaims::new(&root), &set);
         assert_eq!((report.end, report.writes), (End::Stopped, 0));
+    }
+
+    #[test]
+    fn a_run_goes_on_while_the_kernel_passes_used_pages() {
+        let (_clocks, root) = machine("zram0");
+        let run_after = |interrupted, passed| {
+            add_group(&root, "a", 16, 4);
+            let report = run(&root, job(Bytes::mib(2)), &mut Reclaims { interrupted, passed, ..Reclaims::new(&root) });
+            (report.end, report.freed)
+        };
+        assert_eq!(run_after(20, 256), (End::Complete, Bytes::mib(2)));
+        assert_eq!(run_after(26, 256), (End::Futile, Bytes::ZERO), "all of the group was passed");
+        assert_eq!(run_after(20, 0), (End::Futile, Bytes::ZERO), "the control");
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod job;
 pub mod limit_journal;
 mod memcg;
 pub mod method;
+mod refills;
 pub mod regions;
 mod report;
 mod target;

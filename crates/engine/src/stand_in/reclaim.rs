@@ -19,8 +19,8 @@ pub fn add_group(root: &FakeRoot, path: &str, anon: u64, file: u64) {
         (
             "memory.stat",
             format!(
-                "anon {}\nfile {}\nfile_mapped 0\nfile_writeback 0\nshmem 0\nswapcached 0\nworkingset_refault_anon 3\n\
-                 workingset_refault_file 4",
+                "anon {}\nfile {}\nfile_mapped 0\nfile_writeback 0\nshmem 0\nswapcached 0\npgrefill 5\n\
+                 workingset_refault_anon 3\nworkingset_refault_file 4",
                 anon << 20,
                 file << 20
             ),
@@ -55,6 +55,8 @@ pub struct Reclaims<'a> {
     pub outcome: Outcome,
     /// The number of requests that are interrupted before anything is freed.
     pub interrupted: usize,
+    /// The number of pages that each of them moves to another list.
+    pub passed: u64,
     /// All writes: the file below the groups, and the data.
     pub lines: Vec<String>,
     /// Called after each write with its line.
@@ -64,7 +66,7 @@ pub struct Reclaims<'a> {
 impl<'a> Reclaims<'a> {
     /// A kernel on which all goes well.
     pub fn new(root: &'a FakeRoot) -> Self {
-        Reclaims { root, outcome: Outcome::Done, interrupted: 0, lines: Vec::new(), then: Box::new(|_| {}) }
+        Reclaims { root, outcome: Outcome::Done, interrupted: 0, passed: 0, lines: Vec::new(), then: Box::new(|_| {}) }
     }
 
     fn reclaim(&self, group: &Path, request: &str) {
@@ -109,6 +111,7 @@ impl Actuator for Reclaims<'_> {
         self.lines.push(format!("{} {data}", shown.display()));
         if self.interrupted > 0 && !data.starts_with("0 ") {
             self.interrupted -= 1;
+            self.add(&below.join("memory.stat"), "pgrefill", self.passed);
             return Ok(Outcome::Interrupted);
         }
         match name {

@@ -112,6 +112,7 @@ fn real_groups() {
         for (field, key) in [
             (stat.pgscan, "pgscan"),
             (stat.pgsteal, "pgsteal"),
+            (stat.pgrefill, "pgrefill"),
             (stat.workingset_refault_anon, "workingset_refault_anon"),
             (stat.workingset_refault_file, "workingset_refault_file"),
         ] {

@@ -402,6 +402,27 @@ fn a_write_that_moves_memory_to_a_slower_node_is_not_in_vain() {
 }
 
 #[test]
+fn a_write_that_only_passes_used_pages_is_not_in_vain_until_all_of_the_group_was_passed() {
+    // The writes until the job ends. Each passes this much of a group of 1024 MiB.
+    let writes = |passed: Bytes| {
+        let mut pace = Pace::new(job(64));
+        let writes = (0..1000).take_while(|_| {
+            let Next::Write { .. } = pace.next(&seen(1024)) else { return false };
+            pace.wrote(Bytes::ZERO, 20 * MS, false);
+            assert!(pace.is_in_vain(Bytes::ZERO));
+            pace.sorted(passed);
+            true
+        });
+        writes.count()
+    };
+    assert_eq!(writes(Bytes::mib(64)), 16 + 6);
+    assert_eq!(writes(Bytes::mib(2)), 512 + 6);
+    // The controls: so little is no progress, and this is more than there is.
+    assert_eq!(writes(Bytes::kib(64)), 6);
+    assert_eq!(writes(Bytes::mib(2048)), 6);
+}
+
+#[test]
 fn a_group_without_a_floor_is_asked_for_all_of_it_at_once() {
     let small = |kib| PaceSample { current: Bytes::kib(kib), ..seen(0) };
     assert_eq!(write(&mut Pace::new(job(100)), &small(1024)).0, Bytes::mib(1));

@@ -31,6 +31,7 @@ use omr_units::{Bytes, PageSize, Pages};
 use self::bounds::{DiskPortion, Evicted, Merges};
 use self::gauge::{Gauge, Readings};
 use self::lists::{NextStep, cache, can_evict, is_younger, next_step, not_aged, reach};
+use super::refills::Refills;
 use super::report::{Report, run_job};
 use super::target::Target;
 use crate::aging::{no_recency, shared_regions};
@@ -75,6 +76,7 @@ struct Run<'g> {
     merges: Merges,
     disk: DiskPortion,
     evicted: Evicted,
+    refills: Refills,
     unseen: Unseen,
     first: Readings,
     last: Readings,
@@ -140,6 +142,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
             merges,
             disk,
             evicted,
+            refills: Refills::new(&stat),
             unseen,
             first,
             last: first,
@@ -252,7 +255,9 @@ impl<'s, 'a> Evictor<'s, 'a> {
         let now = run.gauge.read()?;
         let sent = now.moved.to_swap - run.last.moved.to_swap;
         run.disk.learn(sent, took);
-        run.pace.wrote(run.last.current - now.current, took, sent.0 > 0);
+        let freed = run.last.current - now.current;
+        run.pace.wrote(freed, took, sent.0 > 0);
+        run.refills.tell(&mut run.pace, freed, (kernel, group), &mut run.gauge.buffer)?;
         run.pace.demoted((now.moved.demoted - run.last.moved.demoted).bytes(page));
         run.last = now;
         report.note_moved(run.first.moved, now.moved, page);
@@ -416,6 +421,23 @@ mod tests {
         assert_eq!((report.freed, report.freed_file), (Bytes::mib(4), Bytes(60 * 4096)));
         assert_eq!(report.freed_anon, Bytes::mib(4) - Bytes(60 * 4096));
         assert_eq!((report.size, report.refaults), (Bytes::mib(60), Some(Bytes(7 * 4096))));
+    }
+
+    #[test]
+    fn a_run_goes_on_while_the_kernel_passes_used_pages() {
+        let run_after = |commands, passed: u64| {
+            let root = machine("zram0");
+            let mut count = 0;
+            let (report, _) = evicted(&root, true, |_| {
+                count += 1;
+                set_line(&root, &format!("{GROUPS}/a/memory.stat"), "pgrefill", &(count * passed).to_string());
+                if count > commands { take_all(&root) } else { Outcome::Interrupted }
+            });
+            report.freed
+        };
+        assert_eq!(run_after(20, 256), Bytes::mib(4));
+        assert_eq!(run_after(80, 256), Bytes::ZERO, "all of the group was passed");
+        assert_eq!(run_after(20, 0), Bytes::ZERO, "the control");
     }
 
     #[test]
