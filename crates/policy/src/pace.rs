@@ -42,8 +42,8 @@ const IN_VAIN: u64 = 16;
 const FUTILE: u32 = 6 * VAIN;
 const VAIN: u32 = 4;
 const VAIN_UNFINISHED: u32 = 1;
-/// A write in vain in which the kernel moved less than this between its lists got nowhere.
-const SORTED: Bytes = Bytes::mib(1);
+/// A write in vain in which the kernel looked at less than this got nowhere.
+const PASSED: Bytes = Bytes::mib(1);
 /// One write may send up to this many times the amount it asks for to swap on disk (measured: 1.2
 /// times for 1 MiB, 1.5 times for 4 MiB, all of the group for 64 MiB).
 const OVERSHOOT: u64 = 4;
@@ -154,8 +154,8 @@ pub struct Pace {
     freed: Bytes,
     /// The amount that was moved to slower nodes so far.
     demoted: Bytes,
-    /// The amount that the kernel moved between its lists in writes in vain.
-    sorted: Bytes,
+    /// The amount that the kernel looked at in writes in vain.
+    passed: Bytes,
     /// The size of the group at the first sample; `None`: there was none yet.
     size: Option<Bytes>,
     /// There was swap at some sample.
@@ -185,7 +185,7 @@ impl Pace {
             asked: Bytes::ZERO,
             freed: Bytes::ZERO,
             demoted: Bytes::ZERO,
-            sorted: Bytes::ZERO,
+            passed: Bytes::ZERO,
             size: None,
             had_swap: false,
             futile: 0,
@@ -321,13 +321,13 @@ impl Pace {
         freed.0 == 0 || freed.0 < self.asked.0 / IN_VAIN
     }
 
-    /// Takes in how much the kernel moved between its lists in a write in vain. Pages that were in
-    /// use when it last looked lie among those that it can free, and it has to pass them first.
-    /// That frees nothing, but the write was not in vain either, until all of the group could have
-    /// been passed: pages that stay in use are moved again and again.
-    pub fn sorted(&mut self, bytes: Bytes) {
-        self.sorted += bytes;
-        if bytes >= SORTED && self.size.is_some_and(|size| self.sorted <= size) {
+    /// Takes in how much the kernel looked at in a write in vain. Pages that were in use when it last
+    /// looked lie among those that it can free, and it has to pass them first. That frees nothing,
+    /// but the write was not in vain either, until all of the group could have been passed: pages
+    /// that stay in use are passed again and again.
+    pub fn passed(&mut self, bytes: Bytes) {
+        self.passed += bytes;
+        if bytes >= PASSED && self.size.is_some_and(|size| self.passed <= size) {
             self.futile = self.futile.saturating_sub(VAIN);
         }
     }

@@ -14,7 +14,7 @@ use omr_units::{Bytes, Swappiness};
 
 use super::backend::{Backend, Step};
 use super::errors::of_machine;
-use super::refills::Refills;
+use super::passed::Passed;
 use super::report::{Moved, Report, run_job};
 use super::target::Target;
 use crate::session::{Progress, Session};
@@ -42,7 +42,7 @@ struct Gauge<'a> {
     on_disk: bool,
     /// The amount of the last write, until its effect has been read.
     unread: Bytes,
-    refills: Refills,
+    passed: Passed,
     buffer: Vec<u8>,
 }
 
@@ -67,8 +67,8 @@ impl FileReclaimer<'_, '_> {
             return Ok(End::Complete);
         }
         let on_disk = SwapSpace::read(kernel).is_none_or(|swap| swap.on_disk);
-        let refills = Refills::new(&stat_before);
-        let mut gauge = Gauge { kernel, group, on_disk, unread: Bytes::ZERO, refills, buffer };
+        let passed = Passed::new(&stat_before);
+        let mut gauge = Gauge { kernel, group, on_disk, unread: Bytes::ZERO, passed, buffer };
         let mut pace = Pace::new(job.clone());
         let first = gauge.read()?;
         let ended = self.writes(&mut gauge, &job, &mut pace, first, report);
@@ -133,11 +133,11 @@ impl FileReclaimer<'_, '_> {
                         Outcome::Unsupported => break End::Unsupported,
                     }
                     let now = gauge.read()?;
-                    let in_flight = now.moved.to_swap > last.moved.to_swap;
-                    let unfinished = in_flight || (job.patient && outcome == Outcome::Interrupted);
+                    let sent = now.moved.to_swap - last.moved.to_swap;
+                    let unfinished = sent.0 > 0 || (job.patient && outcome == Outcome::Interrupted);
                     let freed = last.current - now.current;
                     pace.wrote(freed, took, unfinished);
-                    gauge.refills.tell(pace, freed, (gauge.kernel, group), &mut gauge.buffer)?;
+                    gauge.passed.tell(pace, (freed, sent), (gauge.kernel, group), &mut gauge.buffer)?;
                     pace.demoted((now.moved.demoted - last.moved.demoted).bytes(page));
                     last = now;
                     report.note_moved(first.moved, last.moved, page);

@@ -7,7 +7,7 @@ pub mod job;
 pub mod limit_journal;
 mod memcg;
 pub mod method;
-mod refills;
+mod passed;
 pub mod regions;
 mod report;
 mod target;

@@ -19,7 +19,7 @@ pub fn add_group(root: &FakeRoot, path: &str, anon: u64, file: u64) {
         (
             "memory.stat",
             format!(
-                "anon {}\nfile {}\nfile_mapped 0\nfile_writeback 0\nshmem 0\nswapcached 0\npgrefill 5\n\
+                "anon {}\nfile {}\nfile_mapped 0\nfile_writeback 0\nshmem 0\nswapcached 0\npgscan 6\npgrefill 5\n\
                  workingset_refault_anon 3\nworkingset_refault_file 4",
                 anon << 20,
                 file << 20

@@ -410,7 +410,7 @@ fn a_write_that_only_passes_used_pages_is_not_in_vain_until_all_of_the_group_was
             let Next::Write { .. } = pace.next(&seen(1024)) else { return false };
             pace.wrote(Bytes::ZERO, 20 * MS, false);
             assert!(pace.is_in_vain(Bytes::ZERO));
-            pace.sorted(passed);
+            pace.passed(passed);
             true
         });
         writes.count()

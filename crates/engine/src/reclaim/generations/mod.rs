@@ -31,7 +31,7 @@ use omr_units::{Bytes, PageSize, Pages};
 use self::bounds::{DiskPortion, Evicted, Merges};
 use self::gauge::{Gauge, Readings};
 use self::lists::{NextStep, cache, can_evict, is_younger, next_step, not_aged, reach};
-use super::refills::Refills;
+use super::passed::Passed;
 use super::report::{Report, run_job};
 use super::target::Target;
 use crate::aging::{no_recency, shared_regions};
@@ -76,7 +76,7 @@ struct Run<'g> {
     merges: Merges,
     disk: DiskPortion,
     evicted: Evicted,
-    refills: Refills,
+    passed: Passed,
     unseen: Unseen,
     first: Readings,
     last: Readings,
@@ -142,7 +142,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
             merges,
             disk,
             evicted,
-            refills: Refills::new(&stat),
+            passed: Passed::new(&stat),
             unseen,
             first,
             last: first,
@@ -257,7 +257,7 @@ impl<'s, 'a> Evictor<'s, 'a> {
         run.disk.learn(sent, took);
         let freed = run.last.current - now.current;
         run.pace.wrote(freed, took, sent.0 > 0);
-        run.refills.tell(&mut run.pace, freed, (kernel, group), &mut run.gauge.buffer)?;
+        run.passed.tell(&mut run.pace, (freed, sent), (kernel, group), &mut run.gauge.buffer)?;
         run.pace.demoted((now.moved.demoted - run.last.moved.demoted).bytes(page));
         run.last = now;
         report.note_moved(run.first.moved, now.moved, page);
