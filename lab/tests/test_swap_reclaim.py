@@ -197,13 +197,12 @@ def test_older_than_reclaims_only_memory_of_that_age(offering, load) -> None:
 
 
 AGE_ONCE = r"""
-    set -- $(awk '$1 == "memcg" { id = $2; mine = $3 == "/bg" }
-        mine && $1 ~ /^[0-9]+$/ { last = $1 }
-        mine { wanted = id }
-        END { print wanted, last }' /sys/kernel/debug/lru_gen)
+    set -- $(awk '$1 == "memcg" { mine = $3 == "/bg"; if (mine) id = $2 }
+        mine && $1 ~ /^[0-9]+$/ { youngest = $1 }
+        END { print id, youngest }' /sys/kernel/debug/lru_gen)
     echo "+ $1 0 $2" > /sys/kernel/debug/lru_gen
 """
-"""Ages the group bg once, and checks which pages of the generations until now were used."""
+"""Ages the group bg once, so that pages used since the last aging get a younger generation."""
 
 
 def test_omr_goes_on_while_the_kernel_passes_pages_that_were_used(patched, load) -> None:
