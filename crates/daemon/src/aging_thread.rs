@@ -162,6 +162,9 @@ pub struct Ager<'a> {
     thresholds: Thresholds,
     /// The total cost at the last samples.
     last_cost: Cost,
+    /// The CPU time of the thread up to its last report. All of it counts, also what the thread does
+    /// between two orders.
+    reported: Duration,
     /// The machine has several NUMA nodes with memory.
     has_nodes: bool,
     /// The reason in the log why ages are not known.
@@ -191,6 +194,7 @@ impl<'a> Ager<'a> {
             own_reclaim: OwnReclaim::default(),
             thresholds,
             last_cost,
+            reported: Duration::ZERO,
             has_nodes: false,
             obstacle: None,
             buffer: Vec::new(),
@@ -208,7 +212,6 @@ impl<'a> Ager<'a> {
         let reclaimed = std::mem::take(&mut order.reclaimed);
         self.prepare_to_learn(&order, &reclaimed);
         self.own_reclaim.add(reclaimed, |group| last_agings(&self.observer, group));
-        let cpu = clock::read_thread_cpu();
         let agings = self.observer.cost().agings;
         let (mut old, mut cold) = (Ok(Vec::new()), Vec::new());
         if order.due.aging || !order.ages.is_empty() {
@@ -234,10 +237,11 @@ impl<'a> Ager<'a> {
                 self.store.add(clock::read_wall(), &samples);
             }
         }
-        let cost = clock::read_thread_cpu().saturating_sub(cpu);
         let agings = self.observer.cost().agings - agings;
         self.thresholds.save_if_due(clock::read_monotonic(), clock::read_wall().as_secs());
         let learned = self.thresholds.learned(&order.terms.slo, clock::read_monotonic());
+        let cpu = clock::read_thread_cpu();
+        let cost = cpu.saturating_sub(std::mem::replace(&mut self.reported, cpu));
         Report { due: order.due, ages: order.ages, old, cost, agings, cold, learned }
     }
 
