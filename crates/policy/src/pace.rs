@@ -38,7 +38,7 @@ const IN_VAIN: u64 = 16;
 /// Six writes in vain end a job; the kernel itself gives up after 16 rounds in each write. A useful
 /// write makes up for one write in vain. A write that only sent pages to the disk counts as a
 /// quarter of a write in vain: those pages should have arrived, and can be freed, at the next
-/// write. So does an interrupted write of a patient job: the kernel had not given up.
+/// write.
 const FUTILE: u32 = 6 * VAIN;
 const VAIN: u32 = 4;
 const VAIN_UNFINISHED: u32 = 1;
@@ -76,9 +76,6 @@ pub struct Job {
     /// Whether the kernel is told to reclaim anonymous and shared memory first.
     #[serde(default)]
     pub anon_first: bool,
-    /// Whether an interrupted write that frees nothing counts as unfinished, not as wholly in vain.
-    #[serde(default)]
-    pub patient: bool,
     /// The most that one write may ask for.
     pub step: Bytes,
     /// The time that one write should take at most.
@@ -96,7 +93,6 @@ impl Job {
             swap_writes: Bytes::MAX,
             file_only: false,
             anon_first: false,
-            patient: false,
             step: config.step,
             write_time: config.write_time,
         }
@@ -293,8 +289,7 @@ impl Pace {
     }
 
     /// Takes in the result of a write: it freed `freed` and took `took`. `unfinished`: pages are on
-    /// their way to the disk and will be freed later, or the kernel was interrupted before it gave
-    /// up.
+    /// their way to the disk and will be freed later.
     pub fn wrote(&mut self, freed: Bytes, took: Duration, unfinished: bool) {
         (self.paused, self.stuck, self.lowest) = (Duration::ZERO, Duration::ZERO, Bytes::MAX);
         self.freed += freed;

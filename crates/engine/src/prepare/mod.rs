@@ -21,7 +21,6 @@ use omr_machine::groups::targets::{self, Candidate};
 use omr_machine::inventory::read_groups;
 use omr_machine::sample::snapshot::SwapSpace;
 use omr_policy::forecast::Forecast;
-use omr_policy::pace::Job;
 use omr_policy::{End, SwapContext, swap_floor};
 use omr_units::{Bytes, Pages};
 use serde::Serialize;
@@ -189,7 +188,7 @@ pub struct Preparation<'s, 'a> {
     pub config: &'s Loaded,
     /// What was in zram was read back just before. MGLRU takes that for use, and keeps such pages
     /// until it has gone through them several times (`PG_workingset`, `mm/vmscan.c` since Linux
-    /// 6.14). So jobs are patient, and a round that frees little is not the last.
+    /// 6.14). So a round that frees little is not the last.
     pub after_zram: bool,
 }
 
@@ -296,10 +295,9 @@ impl Preparation<'_, '_> {
             let amount = candidate.gain.min(missing.unwrap_or(Bytes::MAX));
             let floor = goal.swap_floor(kernel, self.config, amount);
             let before = Progress { freed: done.freed, ..Progress::default() };
-            let (config, patient) = (self.config, self.after_zram);
-            let report = self
-                .session
-                .run_part(before, |session| reclaim(session, config, &candidate, patient, amount, floor))?;
+            let config = self.config;
+            let report =
+                self.session.run_part(before, |session| reclaim(session, config, &candidate, amount, floor))?;
             let Some(report) = report else { continue };
             if !self.session.actuator.is_live() {
                 done.planned += amount;
@@ -351,7 +349,7 @@ impl Preparation<'_, '_> {
             let amount = cached.min(candidate.gain);
             let mut silent = |_| {};
             let mut session = self.session.with_progress(&mut silent);
-            if let Some(report) = reclaim(&mut session, self.config, &candidate, false, amount, free - amount)? {
+            if let Some(report) = reclaim(&mut session, self.config, &candidate, amount, free - amount)? {
                 add_report(done, measured, &report);
             }
         }
@@ -364,14 +362,13 @@ fn reclaim(
     session: &mut Session<'_>,
     config: &Loaded,
     candidate: &Candidate,
-    patient: bool,
     amount: Bytes,
     swap_floor: Bytes,
 ) -> Result<Option<Report>> {
     let Some(group) = candidate.open(session.host.kernel)? else { return Ok(None) };
     let floor = candidate.current - candidate.gain;
     let target = GroupTarget { group: &group, inner: candidate.beyond_children };
-    let job = |file_only| Job { patient, ..job(&config.policy, swap_floor, file_only, amount, floor) };
+    let job = |file_only| job(&config.policy, swap_floor, file_only, amount, floor);
     Ok(Some(session.reclaim_by_wish(Wish::Any(config.backend), target, job)))
 }
 
@@ -576,9 +573,9 @@ mod tests {
             (done.freed, interrupted - kernel_side.interrupted)
         };
         // More than both groups are asked in one round.
-        assert_eq!(ask(true, 60), (Bytes::mib(80), 60));
-        assert_eq!(ask(false, 60), (Bytes::ZERO, 12), "the control");
-        assert_eq!(ask(true, 1000), (Bytes::ZERO, 4 * 48), "not for ever");
+        assert_eq!(ask(true, 40), (Bytes::mib(80), 40));
+        assert_eq!(ask(false, 40), (Bytes::ZERO, 12), "the control");
+        assert_eq!(ask(true, 1000), (Bytes::ZERO, 4 * 12), "not for ever");
     }
 
     #[test]

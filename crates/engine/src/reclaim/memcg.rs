@@ -134,9 +134,8 @@ impl FileReclaimer<'_, '_> {
                     }
                     let now = gauge.read()?;
                     let sent = now.moved.to_swap - last.moved.to_swap;
-                    let unfinished = sent.0 > 0 || (job.patient && outcome == Outcome::Interrupted);
                     let freed = last.current - now.current;
-                    pace.wrote(freed, took, unfinished);
+                    pace.wrote(freed, took, sent.0 > 0);
                     gauge.passed.tell(pace, (freed, sent), (gauge.kernel, group), &mut gauge.buffer)?;
                     pace.demoted((now.moved.demoted - last.moved.demoted).bytes(page));
                     last = now;

@@ -16,7 +16,6 @@ fn job(mib: u64) -> Job {
         swap_writes: Bytes::MAX,
         file_only: true,
         anon_first: false,
-        patient: false,
         step: Bytes::mib(4),
         write_time: 20 * MS,
     }

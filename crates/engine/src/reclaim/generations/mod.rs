@@ -604,7 +604,6 @@ mod tests {
                 swap_writes: Bytes::MAX,
                 file_only: false,
                 anon_first: false,
-                patient: false,
                 step: Bytes::mib(4),
                 write_time: Duration::from_secs(10),
             };

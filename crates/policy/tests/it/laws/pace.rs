@@ -23,7 +23,6 @@ prop_compose! {
             swap_writes: writes.map_or(Bytes::MAX, Bytes::kib),
             file_only,
             anon_first: false,
-            patient: false,
             step: Bytes::kib(step),
             write_time: millis(time),
         }
@@ -73,7 +72,7 @@ proptest! {
         let flag = |bit: u8| flags & 1 << bit != 0;
         let job = Job {
             amount: bytes[0], floor: bytes[1], swap_floor: bytes[2], swap_writes: bytes[3],
-            file_only: flag(0), anon_first: flag(4), patient: flag(2), step: bytes[4], write_time: times[0],
+            file_only: flag(0), anon_first: flag(4), step: bytes[4], write_time: times[0],
         };
         let mut seen = PaceSample { at: Monotonic(bytes[10].0), current: bytes[5], swapcached: bytes[6], writeback: bytes[7], swap_free: flag(1).then_some(bytes[8]), swap_written: bytes[9] };
         let mut pace = Pace::new(job);
