@@ -21,7 +21,7 @@ class DemoFailed(Exception):
 @dataclass(kw_only=True)
 class Demo(Scenario):
     name = "demo"
-    help = "hibernate and latency, small (6 minutes)"
+    help = "hibernate and latency, small (8 minutes)"
 
     fresh: bool = option(False, "do not use the runs made before")
 
