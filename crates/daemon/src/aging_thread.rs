@@ -95,9 +95,9 @@ pub struct Report {
     /// For each group that was aged for its rule, the memory that is as old as the rule says;
     /// `None`: unknown. The error is the reason why it can never be known.
     pub old: Result<Vec<(GroupId, Option<Bytes>)>, String>,
-    /// CPU time of this thread.
+    /// CPU time of this thread since its last report, or since it began.
     pub cost: Duration,
-    /// The number of generations made.
+    /// The number of generations made in that time.
     pub agings: u64,
     /// The processes whose unused memory is known.
     pub cold: Vec<(ProcessId, Cold)>,
@@ -161,10 +161,9 @@ pub struct Ager<'a> {
     own_reclaim: OwnReclaim,
     thresholds: Thresholds,
     /// The total cost at the last samples.
-    last_cost: Cost,
-    /// The CPU time of the thread up to its last report. All of it counts, also what the thread does
-    /// between two orders.
-    reported: Duration,
+    sampled: Cost,
+    /// The total cost at the last report.
+    reported: Cost,
     /// The machine has several NUMA nodes with memory.
     has_nodes: bool,
     /// The reason in the log why ages are not known.
@@ -182,7 +181,6 @@ impl<'a> Ager<'a> {
     pub fn new(kernel: &'a Kernel, memory: Memory, actuator: Box<dyn Actuator>) -> Self {
         let Memory { store, thresholds, boot, root } = memory;
         let observer = Observer::new(kernel);
-        let (counters, last_cost) = (HashMap::new(), Cost::default());
         Ager {
             kernel,
             actuator,
@@ -190,11 +188,11 @@ impl<'a> Ager<'a> {
             store,
             boot: boot.into(),
             root,
-            counters,
+            counters: HashMap::new(),
             own_reclaim: OwnReclaim::default(),
             thresholds,
-            last_cost,
-            reported: Duration::ZERO,
+            sampled: Cost::default(),
+            reported: Cost::default(),
             has_nodes: false,
             obstacle: None,
             buffer: Vec::new(),
@@ -212,7 +210,6 @@ impl<'a> Ager<'a> {
         let reclaimed = std::mem::take(&mut order.reclaimed);
         self.prepare_to_learn(&order, &reclaimed);
         self.own_reclaim.add(reclaimed, |group| last_agings(&self.observer, group));
-        let agings = self.observer.cost().agings;
         let (mut old, mut cold) = (Ok(Vec::new()), Vec::new());
         if order.due.aging || !order.ages.is_empty() {
             let before: Vec<_> = order.processes.iter().map(|(id, _)| self.unlocked(*id)).collect();
@@ -237,11 +234,10 @@ impl<'a> Ager<'a> {
                 self.store.add(clock::read_wall(), &samples);
             }
         }
-        let agings = self.observer.cost().agings - agings;
         self.thresholds.save_if_due(clock::read_monotonic(), clock::read_wall().as_secs());
         let learned = self.thresholds.learned(&order.terms.slo, clock::read_monotonic());
-        let cpu = clock::read_thread_cpu();
-        let cost = cpu.saturating_sub(std::mem::replace(&mut self.reported, cpu));
+        let total = self.total_cost();
+        let Cost { agings, cpu: cost } = cost_since(&mut self.reported, total);
         Report { due: order.due, ages: order.ages, old, cost, agings, cold, learned }
     }
 
@@ -326,7 +322,8 @@ impl<'a> Ager<'a> {
         // Memory may be added to a running machine.
         self.has_nodes = Nodes::read(self.kernel).is_ok_and(|nodes| nodes.with_memory.len() > 1);
         let mut samples: Vec<Sample> = groups.iter().filter_map(|group| self.sample(time, group)).collect();
-        let cost = self.cost();
+        let total = self.total_cost();
+        let cost = cost_since(&mut self.sampled, total);
         samples.iter_mut().for_each(|sample| sample.cost = Some(cost));
         let mut ids: Vec<GroupId> = groups.iter().map(|group| group.id).collect();
         ids.sort_unstable();
@@ -336,11 +333,9 @@ impl<'a> Ager<'a> {
         samples
     }
 
-    /// The cost since the last samples.
-    fn cost(&mut self) -> Cost {
-        let now = Cost { agings: self.observer.cost().agings, cpu: clock::read_thread_cpu() };
-        let before = std::mem::replace(&mut self.last_cost, now);
-        Cost { agings: now.agings - before.agings, cpu: now.cpu.saturating_sub(before.cpu) }
+    /// The cost since the thread began.
+    fn total_cost(&self) -> Cost {
+        Cost { agings: self.observer.cost().agings, cpu: clock::read_thread_cpu() }
     }
 
     /// Takes a sample of a group; `None`: the group is gone.
@@ -528,6 +523,12 @@ fn sum(parts: impl Iterator<Item = (Option<Monotonic>, Bytes, [Bounds; AGES.len(
     aged
 }
 
+/// The cost between `mark` and `now`; the mark moves to now. So no cost is left out or counted twice.
+fn cost_since(mark: &mut Cost, now: Cost) -> Cost {
+    let before = std::mem::replace(mark, now);
+    Cost { agings: now.agings - before.agings, cpu: now.cpu.saturating_sub(before.cpu) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -575,5 +576,15 @@ mod tests {
             assert_eq!(sum_promotions(parts.iter(), since), Some(part(over, 5)));
         }
         assert_eq!(sum_promotions([].into_iter(), since), None);
+    }
+
+    #[test]
+    fn a_cost_is_in_one_report_and_none_is_left_out() {
+        let at = |agings, ms| Cost { agings, cpu: Duration::from_millis(ms) };
+        let mut mark = Cost::default();
+        // The first report has what the thread did before its first order.
+        assert_eq!(cost_since(&mut mark, at(2, 50)), at(2, 50));
+        assert_eq!(cost_since(&mut mark, at(5, 80)), at(3, 30));
+        assert_eq!(cost_since(&mut mark, at(5, 80)), at(0, 0));
     }
 }
