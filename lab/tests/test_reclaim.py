@@ -30,8 +30,9 @@ def test_a_group_shrinks_by_the_amount_asked_for_and_swaps_little_more(release, 
 
     # Where a busy host makes QEMU's disk late, one write can send all that the group has: the
     # kernel does not count pages on their way as reclaimed. Of 36 guests, six at a time, two sent
-    # more than 1.25 x; of 16 guests one at a time, one (6.12).
-    assert any(took_little_more() for _ in range(3))
+    # more than 1.25 x; of 16 guests one at a time, one (6.12). zram is never late.
+    attempts = 3 if isinstance(swap, Disk) else 1
+    assert any(took_little_more() for _ in range(attempts))
 
 
 def test_without_omr_the_group_keeps_its_memory(release, load) -> None:
