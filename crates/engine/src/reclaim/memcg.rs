@@ -342,14 +342,17 @@ mod tests {
     #[test]
     fn a_run_goes_on_while_the_kernel_passes_used_pages() {
         let (_clocks, root) = machine("zram0");
-        let run_after = |interrupted, passed| {
+        let run_after = |interrupted, passed, passed_in| {
             add_group(&root, "a", 16, 4);
-            let report = run(&root, job(Bytes::mib(2)), &mut Reclaims { interrupted, passed, ..Reclaims::new(&root) });
+            let mut kernel_side = Reclaims { interrupted, passed, passed_in, ..Reclaims::new(&root) };
+            let report = run(&root, job(Bytes::mib(2)), &mut kernel_side);
             (report.end, report.freed)
         };
-        assert_eq!(run_after(20, 256), (End::Complete, Bytes::mib(2)));
-        assert_eq!(run_after(26, 256), (End::Futile, Bytes::ZERO), "all of the group was passed");
-        assert_eq!(run_after(20, 0), (End::Futile, Bytes::ZERO), "the control");
+        for count in ["pgrefill", "pgscan"] {
+            assert_eq!(run_after(20, 256, count), (End::Complete, Bytes::mib(2)), "{count}");
+            assert_eq!(run_after(26, 256, count), (End::Futile, Bytes::ZERO), "all of the group was passed, {count}");
+        }
+        assert_eq!(run_after(20, 0, "pgscan"), (End::Futile, Bytes::ZERO), "the control");
     }
 
     #[test]

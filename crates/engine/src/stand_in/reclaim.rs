@@ -55,8 +55,10 @@ pub struct Reclaims<'a> {
     pub outcome: Outcome,
     /// The number of requests that are interrupted before anything is freed.
     pub interrupted: usize,
-    /// The number of pages that each of them moves to another list.
+    /// The number of pages that each of them looks at and does not free.
     pub passed: u64,
+    /// The count of memory.stat that has these pages.
+    pub passed_in: &'static str,
     /// All writes: the file below the groups, and the data.
     pub lines: Vec<String>,
     /// Called after each write with its line.
@@ -66,7 +68,15 @@ pub struct Reclaims<'a> {
 impl<'a> Reclaims<'a> {
     /// A kernel on which all goes well.
     pub fn new(root: &'a FakeRoot) -> Self {
-        Reclaims { root, outcome: Outcome::Done, interrupted: 0, passed: 0, lines: Vec::new(), then: Box::new(|_| {}) }
+        Reclaims {
+            root,
+            outcome: Outcome::Done,
+            interrupted: 0,
+            passed: 0,
+            passed_in: "pgrefill",
+            lines: Vec::new(),
+            then: Box::new(|_| {}),
+        }
     }
 
     fn reclaim(&self, group: &Path, request: &str) {
@@ -111,7 +121,7 @@ impl Actuator for Reclaims<'_> {
         self.lines.push(format!("{} {data}", shown.display()));
         if self.interrupted > 0 && !data.starts_with("0 ") {
             self.interrupted -= 1;
-            self.add(&below.join("memory.stat"), "pgrefill", self.passed);
+            self.add(&below.join("memory.stat"), self.passed_in, self.passed);
             return Ok(Outcome::Interrupted);
         }
         match name {
