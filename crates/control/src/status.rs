@@ -10,7 +10,7 @@ use omr_policy::need::Need;
 use omr_policy::rank::{HintKind, ProcessId, Score, Verdict};
 use omr_policy::statement::Presence;
 use omr_policy::threshold::PromotionRate;
-use omr_policy::{Class, ColdOnly, Decision, Goal, Mode, Purpose, Reason};
+use omr_policy::{Class, ColdOnly, Decision, End, Goal, Mode, Purpose, Reason};
 use omr_units::{Budget, Bytes};
 use serde::{Deserialize, Serialize};
 
@@ -198,6 +198,9 @@ pub struct GroupView {
     pub came_back: Bytes,
     /// The time since its last sweep ended.
     pub last: Option<Duration>,
+    /// Why that sweep ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<End>,
     /// It is being swept now.
     pub sweeping: bool,
     /// The minimum age for reclaim of this group; `None`: any age.

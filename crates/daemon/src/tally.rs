@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use omr_control::status::Today;
 use omr_history::ledger::{self, Entry, Swept};
+use omr_policy::End;
 use omr_policy::regret::Regret;
 use omr_units::{Bytes, GroupId, Monotonic, millis};
 
@@ -23,6 +24,8 @@ pub struct PerGroup {
     pub freed: Bytes,
     /// When its last sweep ended.
     pub last: Monotonic,
+    /// Why it ended.
+    pub end: Option<End>,
     /// Refaults when the first sweep began.
     pub first_refaults: Option<Bytes>,
 }
@@ -104,6 +107,7 @@ impl Tally {
         let group = self.groups.entry(swept.id).or_default();
         group.freed += swept.freed;
         group.last = now;
+        group.end = Some(swept.end);
         if let Some(refaults) = refaults {
             group.first_refaults.get_or_insert(refaults);
             self.watched.push(Watched {

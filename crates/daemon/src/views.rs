@@ -166,6 +166,7 @@ fn group_view(daemon: &Daemon, now: Monotonic, group: &omr_policy::Group, (index
         freed: tally.map(|tally| tally.freed).unwrap_or_default(),
         came_back: tally.and_then(|tally| Some(group.refaults? - tally.first_refaults?)).unwrap_or_default(),
         last: tally.map(|tally| now.since(tally.last)),
+        last_end: tally.and_then(|tally| tally.end),
         sweeping: daemon.mind.state.sweeping() == Some(group.id),
         by_age: group.cold_only.clone(),
     }

@@ -15,7 +15,7 @@ use omr_control::protocol::Request;
 use omr_control::status::{Explanation, GroupView, ImageView, Status, SwapView};
 use omr_machine::{processes, statements};
 use omr_policy::statement::Presence;
-use omr_policy::{ColdAmount, Decision, Mode, short};
+use omr_policy::{ColdAmount, Decision, End, Mode, short};
 use omr_units::Bytes;
 
 #[derive(Debug, clap::Args)]
@@ -144,7 +144,7 @@ fn groups(status: &Status) -> Vec<String> {
                 Some(ago) => format!("{} ago, probed: {out} out", short(ago)),
                 None => "probed".to_owned(),
             },
-            Some(ago) => format!("{} ago", short(ago)),
+            Some(ago) => swept(ago, group.last_end),
             None if group.by_age.as_ref().is_some_and(|by_age| by_age.cold == ColdAmount::NotYet) => {
                 "not swept: ages not known yet".to_owned()
             }
@@ -164,6 +164,14 @@ fn groups(status: &Status) -> Vec<String> {
         lines.push(format!("  ({} groups in all)", status.groups_total));
     }
     lines
+}
+
+/// When the last sweep of a group ended, and why, unless it took all that it should.
+fn swept(ago: Duration, end: Option<End>) -> String {
+    match end {
+        None | Some(End::Complete) => format!("{} ago", short(ago)),
+        Some(end) => format!("{} ago: {}", short(ago), end.words()),
+    }
 }
 
 /// Memory that probes took of a group without ages; `None`: the group is not probed.
@@ -284,6 +292,20 @@ mod tests {
     use omr_units::Budget;
 
     use super::*;
+
+    #[test]
+    fn a_group_whose_sweep_ended_early_says_why() {
+        let mut status: Status =
+            serde_json::from_str(include_str!("../../../control/src/status/example.json")).expect("a status");
+        let mut last = |end| {
+            let group = status.groups.first_mut().expect("a group");
+            (group.last, group.last_end) = (Some(Duration::from_secs(180)), end);
+            groups(&status).swap_remove(1).rsplit("  ").next().map(str::to_owned).expect("a column")
+        };
+        assert_eq!(last(Some(End::Futile)), "3 min ago: nothing more to free");
+        assert_eq!(last(Some(End::Complete)), "3 min ago");
+        assert_eq!(last(None), "3 min ago", "of an older daemon");
+    }
 
     #[test]
     fn what_was_written_to_swap_names_its_budget() {
