@@ -13,7 +13,7 @@ setup: ## Install what building and testing need (root, or sudo is used)
 build: setup ## Build the programs, their manual pages and completions: target/package
 	packaging/build.sh
 
-demo: setup ## Hibernate and load a VM with and without omr, and show before and after (8 minutes)
+demo: setup ## Hibernate and load a VM with and without omr, and show before and after (8 minutes, of which 3 build omr)
 	lab/run demo
 
 test: setup ## Run the tests: unit, golden, in a browser, of a fleet, and in VMs (the patched kernel has make vm-kernel)

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 from .. import records
+from ..binaries import PROGRAMS, build
 from ..paths import OUT
 from ..results import MetricJson, progress
 from ..scenario import Scenario, option
@@ -21,11 +22,14 @@ class DemoFailed(Exception):
 @dataclass(kw_only=True)
 class Demo(Scenario):
     name = "demo"
-    help = "hibernate and latency, small (8 minutes)"
+    help = "hibernate and latency, small (5 minutes, and 3 to build omr)"
 
     fresh: bool = option(False, "do not use the runs made before")
 
     def run(self) -> dict[str, MetricJson]:
+        for program in PROGRAMS:
+            progress(f"demo: build {program} (a minute if it is not yet built)")
+            build(program)
         # Every image holds the kernel's own memory: with less memory the ratio would be smaller.
         began = time.monotonic()
         hibernate = Hibernate(
@@ -79,13 +83,8 @@ def table(figures: dict[str, MetricJson]) -> str:
         ("", "without omr", "with omr", "ratio", "the seed's"),
         *(compared(part, f"{part}_off", f"{part}_on", "s", 1, seed) for part, seed in seeds.items()),
         compared("image", "image_off", "image_on", "MiB", 0),
-        (
-            "foreground p99.9",
-            f"{value('p999_nothing'):.1f} ms",
-            f"{value('p999_background'):.1f} ms",
-            f"{value('fg_p999_ratio'):.2f} x",
-            "",
-        ),
+        # The 15th worst of the 1,500 periods of an arm. Of p99.9 there would be one and a half.
+        compared("foreground p99", "p99_nothing", "p99_background", "ms", 1),
         ("sweep stops within", "", f"{value('stop_max_ms'):.0f} ms", "", ""),
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
