@@ -1,8 +1,8 @@
 """Several guests on one host, which report free memory to it: how much of the host's memory do they
 use after an hour of light work, and do their requests get slower?
 
-The arms: no omr, omr with its defaults in every guest, and omr with goal = "free". The defaults take
-nothing in the first ten minutes.
+The arms: no omr, omr with its defaults in every guest, and omr with goal = "free". The defaults
+take nothing in the first ten minutes.
 """
 
 import signal
