@@ -130,6 +130,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("keyed", patched(metafunc.config, NEW.release))
     if "checked" in metafunc.fixturenames:
         metafunc.parametrize("checked", patched(metafunc.config, RELEASE, DEBUG))
+    if "keyed_checked" in metafunc.fixturenames:
+        metafunc.parametrize("keyed_checked", patched(metafunc.config, NEW.release, NEW.debug))
 
 
 @pytest.fixture

@@ -5,34 +5,17 @@ Tests that need no exact times also run on the debug kernel, where that was buil
 --debug).
 """
 
-import re
-import signal
-
 import pytest
+from storm import CGROUP, complaints, guest_of, storm
 
-from omrlab.guest import BOOT_TIMEOUT, MGLRU_SWITCH, MIB, Disk, Guest, Node, SwapFile
-from omrlab.patched import DEBUG
-
-CGROUP = "/sys/fs/cgroup"
+from omrlab.guest import MGLRU_SWITCH, MIB, Disk, Guest, Node, SwapFile
 
 FILE = "memory.swap.reclaim"
 
 
-def guest_of(release: str, mb_s: float) -> Guest:
-    """A guest with this kernel. KASAN needs more memory and more time."""
-    slower = 4 if release == DEBUG else 1
-    return Guest(release, 2048 if release == DEBUG else 1024, Disk(2560, mb_s), boot_timeout=slower * BOOT_TIMEOUT)
-
-
-def complaints(guest: Guest) -> list[str]:
-    """The messages of KASAN, lockdep, the watchdogs and assertions."""
-    lines = guest.shell("dmesg").splitlines()
-    return [line for line in lines if re.search(r"\b(WARNING|BUG|INFO: (possible|task|rcu)|DEADLOCK)\b|stall", line)]
-
-
 @pytest.mark.parametrize("lru", ["mglru", "classic"])
 def test_the_selftests_of_the_patched_kernel_pass(checked, lru) -> None:
-    with guest_of(checked, mb_s=60) as guest:
+    with guest_of(checked, 1024, Disk(2560, mb_s=60)) as guest:
         if lru == "classic":
             guest.write(MGLRU_SWITCH, "n")
         ended = guest.run(["test_swap_reclaim"], timeout=900, check=False)
@@ -64,7 +47,7 @@ def test_removing_a_group_does_not_wait_for_its_reclaim(patched) -> None:
 
 
 def test_freezing_ends_a_write_with_success_and_no_reclaim_follows(checked, load) -> None:
-    with guest_of(checked, mb_s=20) as guest:
+    with guest_of(checked, 1024, Disk(2560, mb_s=20)) as guest:
         background = load(guest, "bg", "512M")
         writer = guest.spawn(["omr-guest", "write", f"{CGROUP}/bg/{FILE}", "max"])
         guest.wait_for(lambda: background.swapped() > 8 * MIB, 60, "swapping", every=0.1)
@@ -179,37 +162,8 @@ def test_the_file_can_be_delegated_like_memory_reclaim(patched) -> None:
 
 
 def test_writes_removals_kills_and_forks_at_once_do_no_harm(checked, load) -> None:
-    write = "omr-guest write"
-    with guest_of(checked, mb_s=60) as guest:
-        kept, background = load(guest, "kept", "64M"), load(guest, "bg", "256M")
-        guest.write(f"{CGROUP}/kept/memory.min", "max")
-        guest.group("oom")
-        guest.write(f"{CGROUP}/oom/memory.max", "16M")
-        guest.write(f"{CGROUP}/oom/memory.swap.max", "0")
-        guest.shell("mkdir /run/big; mount -t tmpfs -o size=512M tmpfs /run/big")
-        storms = {
-            "of one group, stopped": f"for i in $(seq 20); do {write} {CGROUP}/bg/{FILE} max --stop-after 300ms; done",
-            "of one group, at once": f"for i in $(seq 20); do {write} {CGROUP}/bg/{FILE} 4M; done",
-            "of the root": f"for i in $(seq 10); do {write} {CGROUP}/{FILE} 8M; done",
-            "removal": f"""for i in $(seq 20); do
-                mkdir {CGROUP}/storm
-                sh -c 'echo $$ > {CGROUP}/storm/cgroup.procs
-                    dd if=/dev/urandom of=/run/big/storm bs=1M count=8 2> /dev/null'
-                {write} {CGROUP}/storm/{FILE} max & rmdir {CGROUP}/storm || exit 1; wait; rm /run/big/storm; done""",
-            "fork": "for i in $(seq 1000); do true & done; wait",
-            "out of memory": "for i in $(seq 5); do omr-guest in oom -- omr-guest fill 64M; done; true",
-            "use": f"for i in $(seq 20); do kill -{int(signal.SIGUSR1)} {background.process.pid}; sleep 0.5; done",
-        }
-        running = {name: guest.spawn(["sh", "-c", script]) for name, script in storms.items()}
-        for name, process in running.items():
-            ended = process.wait(timeout=900)
-            assert ended.code == 0, (name, ended)
-        assert "oom_kill 0" not in guest.read(f"{CGROUP}/oom/memory.events")
-        assert kept.swapped() == 0
-        assert complaints(guest) == []
-        verified = [line for line in background.process.lines() if "verified" in line]
-        assert verified and not any(line["errors"] for line in verified), verified
-        assert kept.errors() == 0
+    with guest_of(checked, 1024, Disk(2560, mb_s=60)) as guest:
+        storm(guest, load, FILE, "max")
 
 
 def test_omr_reclaims_through_the_kernels_file(patched, load) -> None:
