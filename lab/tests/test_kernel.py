@@ -6,7 +6,7 @@ Tests that need no exact times also run on the debug kernel, where that was buil
 """
 
 import pytest
-from storm import CGROUP, complaints, guest_of, storm
+from kernel_checks import CGROUP, complaints, guest_of, storm
 
 from omrlab.guest import MGLRU_SWITCH, MIB, Disk, Guest, Node, SwapFile
 

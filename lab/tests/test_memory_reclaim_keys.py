@@ -9,7 +9,7 @@ import signal
 from typing import Any
 
 import pytest
-from storm import CGROUP, complaints, guest_of, storm
+from kernel_checks import CGROUP, complaints, guest_of, storm
 
 from omrlab.guest import MGLRU_SWITCH, MIB, Disk, Guest, Node, Zram
 from omrlab.mount import DIR, FILE, mount, prepare

@@ -83,7 +83,7 @@ def table(figures: dict[str, MetricJson]) -> str:
         ("", "without omr", "with omr", "ratio", "the seed's"),
         *(compared(part, f"{part}_off", f"{part}_on", "s", 1, seed) for part, seed in seeds.items()),
         compared("image", "image_off", "image_on", "MiB", 0),
-        # The 15th worst of the 1,500 periods of an arm. Of p99.9 there would be one and a half.
+        # An arm has 1,500 periods. 15 of them are above p99, but only one or two above p99.9.
         compared("foreground p99", "p99_nothing", "p99_background", "ms", 1),
         ("sweep stops within", "", f"{value('stop_max_ms'):.0f} ms", "", ""),
     ]

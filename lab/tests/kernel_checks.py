@@ -1,4 +1,4 @@
-"""Much at once: shared by the tests of both patched kernels, and of their debug kernels."""
+"""What the tests of both patched kernels share: a guest, the kernel's complaints, much at once."""
 
 import re
 import signal
