@@ -23,17 +23,44 @@ from .results import Metric, MetricJson, Runs, identity, progress
 
 
 def option(
-    default: Any, help: str, metavar: str | None = None, flag: str = "", setting: bool = True, **more: Any
+    default: Any,
+    help: str,
+    metavar: str | None = None,
+    flag: str = "",
+    setting: bool = True,
+    least: float | None = None,
+    **more: Any,
 ) -> Any:
     """A field of a scenario that is an option on its command line.
 
     `setting`: a run with another value belongs to another benchmark. `flag`: the option's name,
-    where the field's name does not fit. `more`: for argparse.
+    where the field's name does not fit. `least`: the smallest number that is allowed; without it
+    any above 0. `more`: for argparse.
     """
     return dataclasses.field(
         default=default,
-        metadata={"flag": flag, "setting": setting, "argparse": {"help": help, "metavar": metavar} | more},
+        metadata={
+            "flag": flag,
+            "setting": setting,
+            "least": least,
+            "argparse": {"help": help, "metavar": metavar} | more,
+        },
     )
+
+
+def number(kind: type[int] | type[float], least: float | None) -> Callable[[str], float]:
+    """Reads a number from the command line, as `option` describes `least`."""
+
+    def read(text: str) -> float:
+        value = kind(text)
+        if least is not None and not value >= least:
+            raise argparse.ArgumentTypeError(f"{text} is not a number of {least} or more")
+        if least is None and not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+        return value
+
+    read.__name__ = kind.__name__
+    return read
 
 
 def arms_option(known: Iterable[str], default: str = "") -> Any:
@@ -70,7 +97,10 @@ class Scenario(ABC):
             if types[field.name] is bool:
                 more = {"help": more["help"], "action": "store_true"}
             elif field.default is not None:
-                more = {"type": types[field.name], "default": field.default} | more
+                kind = types[field.name]
+                if kind in (int, float):
+                    kind = number(kind, field.metadata["least"])
+                more = {"type": kind, "default": field.default} | more
                 more["help"] += " (default: %(default)s)"
             parser.add_argument(flag(field), **more)
 

@@ -1,8 +1,10 @@
 """Figures and plots of scenarios, made from invented runs. These tests need no VM."""
 
+import argparse
 import base64
 import json
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -261,6 +263,30 @@ def test_a_day_is_compared_with_the_same_day_without_omr(tmp_path: Path) -> None
         assert not reached(swapped[name].json()), name
     desk.plot(results, tmp_path)
     assert (tmp_path / "desk.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["density", "--minutes", "0"], "argument --minutes: 0 is not a number above 0"),
+        (["density", "--pairs", "-1"], "argument --pairs: -1 is not a number above 0"),
+        (["burst", "--idle", "-1"], "argument --idle: -1 is not a number of 0 or more"),
+        (["slo", "--minutes", "1.5"], "argument --minutes: 1.5 is not a number of 2 or more"),
+        (["slo", "--minutes", "nan"], "argument --minutes: nan is not a number of 2 or more"),
+        (["slo", "--pairs", "many"], "argument --pairs: invalid int value: 'many'"),
+    ],
+)
+def test_a_number_that_no_scenario_can_use_is_refused(options: list[str], message: str) -> None:
+    command = [sys.executable, "-m", "omrlab", *options]
+    ended = subprocess.run(command, cwd=REPOSITORY / "lab", capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+
+
+def test_idle_time_can_be_left_out() -> None:
+    parser = argparse.ArgumentParser()
+    Burst.add_options(parser)
+    assert Burst.from_arguments(parser.parse_args(["--idle", "0"])).idle == 0
 
 
 def test_plots_are_drawn(tmp_path: Path) -> None:

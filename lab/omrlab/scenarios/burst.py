@@ -57,7 +57,7 @@ class Burst(Comparison[Run]):
     mb_s: float = option(25, "speed of its disk in MB/s")
     fill: int = option(85, "memory that the load fills", "PERCENT")
     burst: int = option(40, "memory that the burst uses", "PERCENT")
-    idle: float = option(5, "idle time before the burst", "S")
+    idle: float = option(5, "idle time before the burst", "S", least=0)
     away: float = option(60, "idle time of omr's daemon in its arm", "S")
 
     def measure(self, arm: str, pair: int) -> Run:

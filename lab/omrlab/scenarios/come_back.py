@@ -60,7 +60,7 @@ class ComeBack(Comparison[Run]):
     mb_s: float = option(25, "speed of its disk in MB/s")
     heap: int = option(150, "heap of the application", "MIB")
     file: int = option(60, "files that it maps", "MIB")
-    compressible: int = option(67, "zero in each page, for zram's 3:1 of ChromeOS", "%")
+    compressible: int = option(67, "zero in each page, for zram's 3:1 of ChromeOS", "%", least=0)
 
     def measure(self, arm: str, pair: int) -> Run:
         # The files are on the disk of the swap file.

@@ -111,7 +111,7 @@ class Footprint(Comparison[Run]):
     mem: int = option(1024, "memory of the guest", "MIB")
     cold: int = option(400, "memory that the program does not use", "MIB")
     hot: int = option(40, "memory that it reads all the time", "MIB")
-    wakes: int = option(100, "of the cold memory, the part that it needs later", "MIB")
+    wakes: int = option(100, "of the cold memory, the part that it needs later", "MIB", least=0)
     age: int = option(15, "memory is cold when it was not used for this time", "S")
     within: int = option(60, "from then until the phase change", "S")
     after: int = option(45, "measured after the phase change", "S")

@@ -81,9 +81,9 @@ class Hibernate(Comparison[Run]):
     mem: int = option(2048, "memory of the guest", "MIB")
     mb_s: float = option(25, "speed of its disk in MB/s")
     fill: int = option(85, "memory that the load fills", "PERCENT")
-    idle: float = option(10, "idle time before hibernation", "S")
-    present: float = option(0, "how long somebody is there after the load has filled its memory", "MINUTES")
-    away: float = option(0, "how long that person is away before hibernation", "MINUTES")
+    idle: float = option(10, "idle time before hibernation", "S", least=0)
+    present: float = option(0, "how long somebody is there after the load has filled its memory", "MINUTES", least=0)
+    away: float = option(0, "how long that person is away before hibernation", "MINUTES", least=0)
     history: bool = option(False, "omr takes samples every ten seconds, and the report begins with its charts")
 
     def measure(self, arm: str, pair: int) -> Run:

@@ -65,7 +65,7 @@ class Instance(Comparison[Run]):
     mb_s: float = option(25, "speed of its disk in MB/s")
     iops: int | None = option(600, "requests a second it answers at most", "N", type=int)
     service: int = option(300, "memory of the service, which a request reads", "MIB")
-    start: int = option(20, "CPU time that its start takes", "S")
+    start: int = option(20, "CPU time that its start takes", "S", least=0)
 
     def measure(self, arm: str, pair: int) -> Run:
         with Guest(self.kernel, self.mem, SwapFile(self.mem, self.mb_s, room_mib=64, iops=self.iops)) as guest:

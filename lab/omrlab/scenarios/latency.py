@@ -113,8 +113,8 @@ class Latency(Comparison[Run]):
     period: int = option(10, "the foreground task's period", "MS")
     # The background memory of one guest is enough for some 12 interrupted sweeps.
     bursts: int = option(12, "bursts of foreground work in one guest")
-    stops: int = option(40, "how often foreground work interrupts a sweep", setting=False)
-    stops_by_age: int = option(20, "how often it interrupts a sweep by age", setting=False)
+    stops: int = option(40, "how often foreground work interrupts a sweep", setting=False, least=0)
+    stops_by_age: int = option(20, "how often it interrupts a sweep by age", setting=False, least=0)
 
     def __post_init__(self) -> None:
         self.stopped: list[Stop] = []

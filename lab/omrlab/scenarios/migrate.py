@@ -58,7 +58,7 @@ class Migrate(Comparison[Run]):
     mb_s: float = option(25, "speed of its disk in MB/s")
     link: float = option(25, "speed of the link", "MB/S")
     fill: int = option(85, "memory that the load fills", "PERCENT")
-    idle: float = option(10, "idle time before migration", "S")
+    idle: float = option(10, "idle time before migration", "S", least=0)
     away: float = option(90, "idle time of omr's daemon in its arm", "S")
 
     def measure(self, arm: str, pair: int) -> Run:

@@ -98,7 +98,7 @@ class Replay(Comparison[Recording]):
     arms: str = arms_option(LABELS)
     mem: int = option(2048, "memory of the guest", "MIB")
     amount: int = option(320, "memory of each planted load", "MIB")
-    redis: int = option(288, "values in Redis; 0: no Redis", "MIB")
+    redis: int = option(288, "values in Redis; 0: no Redis", "MIB", least=0)
     laws: str = option(",".join(LAWS), "planted loads")
     minutes: float = option(90, "recorded", "MINUTES")
     every: int = option(300, "from one sample to the next", "S")

@@ -101,7 +101,7 @@ class Server(Comparison[Run]):
     mb_s: float = option(40, "speed of its disk in MB/s")
     iops: int = option(1500, "requests of its disk per second")
     no_reporting: bool = option(False, "no free page reporting: the goal auto frees only what lacks to half of memory")
-    learn: float = option(40, "steady load before it, in which omr learns thresholds", "MINUTES")
+    learn: float = option(40, "steady load before it, in which omr learns thresholds", "MINUTES", least=0)
     minutes: float = option(30, "steady load", "MINUTES")
     burst: float = option(60, "burst after it", "S")
     factor: int = option(4, "requests and connections of the burst, as a multiple of the steady load's")

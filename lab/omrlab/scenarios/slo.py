@@ -172,12 +172,12 @@ class Slo(Comparison[Run]):
     arms: str = arms_option(LABELS)
     mem: int = option(2048, "memory of the guest", "MIB")
     amount: int = option(320, "memory of each planted load", "MIB")
-    redis: int = option(288, "values in Redis; 0: no Redis", "MIB")
+    redis: int = option(288, "values in Redis; 0: no Redis", "MIB", least=0)
     hot: int = option(24, "of them, those that are read", "MIB")
     laws: str = option(",".join(LAWS), "planted loads")
     phase: float = option(20, "from one move of the hot memory to the next, with phases", "MINUTES")
-    learn: float = option(40, "before the measurement", "MINUTES")
-    minutes: float = option(60, "measured", "MINUTES")
+    learn: float = option(40, "before the measurement", "MINUTES", least=0)
+    minutes: float = option(60, "measured", "MINUTES", least=2)
 
     @contextmanager
     def programs(self, seed: int) -> Iterator[tuple[Guest, dict[str, Process]]]:

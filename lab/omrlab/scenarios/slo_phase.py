@@ -21,10 +21,10 @@ class SloPhase(Slo):
 
     arms: str = option("omr", "arms in turn, of those of slo", setting=False)
     mem: int = option(768, "memory of the guest", "MIB")
-    redis: int = option(0, "values in Redis; 0: no Redis", "MIB")
+    redis: int = option(0, "values in Redis; 0: no Redis", "MIB", least=0)
     laws: str = option(LAW, "planted loads")
-    learn: float = option(0, "before the measurement", "MINUTES")
-    minutes: float = option(100, "measured", "MINUTES")
+    learn: float = option(0, "before the measurement", "MINUTES", least=0)
+    minutes: float = option(100, "measured", "MINUTES", least=2)
 
     def metrics(self, results: Results[Run]) -> dict[str, Metric]:
         """The figures of the benchmark, with those of `slo`."""

@@ -63,7 +63,7 @@ class Spot(Comparison[Run]):
     mem: int = option(2048, "memory of the guest", "MIB")
     mb_s: float = option(25, "speed of its disk in MB/s")
     fill: int = option(80, "memory that the background load fills", "PERCENT")
-    after: float = option(180, "the notice comes within so many seconds", "S")
+    after: float = option(180, "the notice comes within so many seconds", "S", least=0)
     lead: float = option(10, "the time that omr watch has before the machine hibernates", "S")
 
     def measure(self, arm: str, pair: int) -> Run:
