@@ -21,6 +21,7 @@ use omr_engine::prepare::{Done, Goal, Preparation, Reached, Target, disk_rate, h
 use omr_engine::reclaim::backend;
 use omr_engine::reclaim::limit_journal::Journal;
 use omr_kernel::Kernel;
+use omr_kernel::hibernate::Hibernation;
 use omr_policy::forecast::Forecast;
 use omr_policy::{End, short};
 use omr_units::{Bytes, millis};
@@ -148,7 +149,14 @@ fn snapshot(root: &Path) -> Result<Exit> {
     }
     match image_size::raise(&kernel, root, &config::load_or_refuse(root, None)?.policy, &mut Live)? {
         Some(size) => outln!("image_size is {size} until resume: the kernel copies the memory in use"),
-        None => outln!("image_size stays as it is"),
+        None => match (Hibernation::read(&kernel).image_size, image::forecast(&kernel)) {
+            (Some(size), Some(now)) => outln!(
+                "image_size stays {size}: {} are in use, of which {} could leave",
+                now.in_use,
+                now.could_leave.total()
+            ),
+            _ => outln!("image_size stays as it is"),
+        },
     }
     Ok(Exit::Done)
 }
