@@ -5,6 +5,7 @@ program that needs its working set after resume.
 """
 
 import signal
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -481,24 +482,10 @@ def draw_tables(results: Results, directory: Path, guest: dict[str, Any]) -> dic
     groups = {label: arms for label, arms in groups.items() if arms}
     figure, (hibernating, resuming, images) = canvas(columns=3, width=13, height=4.4)
     draw_bars(hibernating, groups, "hibernate", "seconds")
+    draw_level(resuming, [run["boot_s"] for run in results[UNLOADED]], "boot")
     draw_bars(resuming, groups, "resume", "seconds")
+    draw_level(images, [FIGURES["image"](run) for run in results[UNLOADED]], "never loaded")
     draw_bars(images, groups, "image", "MiB")
-    for axes, value, label in (
-        (resuming, Metric([run["boot_s"] for run in results[UNLOADED]], "s").value, "boot"),
-        (images, Metric([run["image"]["image_kib"] / 1024 for run in results[UNLOADED]], "MiB").value, "never loaded"),
-    ):
-        axes.axhline(value, color="#777777", linewidth=1, linestyle=":")
-        # Between two groups of bars, or at the edge.
-        place = (0.5, "center") if len(groups) == 2 else (1, "right")
-        axes.annotate(
-            label,
-            (place[0], value),
-            (0, 3),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha=place[1],
-            fontsize=8,
-        )
     headline(
         figure,
         f"Hibernating a machine with a swap file ({guest['mem_mib'] / 1024:g} GiB, {guest['fill_percent']} % full,"
@@ -512,14 +499,19 @@ def draw_tables(results: Results, directory: Path, guest: dict[str, Any]) -> dic
     }
 
 
+def draw_level(axes: Axes, values: list[float], label: str) -> None:
+    """A line at their median. It is named in the legend that `draw_bars` makes."""
+    axes.axhline(statistics.median(values), color="#777777", linewidth=1, linestyle=":", label=label)
+
+
 def draw_bars(axes: Axes, groups: dict[str, dict[str, list[Run]]], title: str, unit: str) -> None:
     arms = [arm for arm in LABELS if any(arm in group for group in groups.values())]
     width = 0.8 / max(1, len(arms))
     for place, group in enumerate(groups.values()):
-        for arm, runs in group.items():
-            metric = Metric([FIGURES[title](run) for run in runs], unit)
+        for arm in (arm for arm in arms if arm in group):
+            metric = Metric([FIGURES[title](run) for run in group[arm]], unit)
             x = place - 0.4 + width * (arms.index(arm) + 0.5)
             text = f"{metric.value:,.0f}" if metric.value >= 100 else f"{metric.value:.3g}"
             bar(axes, x, metric, COLOURS[arm], text, width * 0.92, label=LABELS[arm] if place == 0 else None)
-    name_bars(axes, list(groups), unit, title, room=1.35)
+    name_bars(axes, list(groups), unit, title, room=1.5)
     axes.legend(loc="upper right", fontsize=8)
