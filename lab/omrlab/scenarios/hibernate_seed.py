@@ -508,7 +508,7 @@ def draw_bars(axes: Axes, groups: dict[str, dict[str, list[Run]]], title: str, u
     arms = [arm for arm in LABELS if any(arm in group for group in groups.values())]
     width = 0.8 / max(1, len(arms))
     for place, group in enumerate(groups.values()):
-        for arm in (arm for arm in arms if arm in group):
+        for arm in filter(group.__contains__, arms):
             metric = Metric([FIGURES[title](run) for run in group[arm]], unit)
             x = place - 0.4 + width * (arms.index(arm) + 0.5)
             text = f"{metric.value:,.0f}" if metric.value >= 100 else f"{metric.value:.3g}"
