@@ -122,7 +122,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "release" in metafunc.fixturenames:
         metafunc.parametrize("release", kernels(metafunc.config, metafunc.module.__name__), indirect=True)
     if "offering" in metafunc.fixturenames:
-        offering = kernels(metafunc.config, metafunc.module.__name__) + list(patched(metafunc.config, RELEASE))
+        mine = patched(metafunc.config, RELEASE, NEW.release)
+        offering = [*kernels(metafunc.config, metafunc.module.__name__), *mine]
         metafunc.parametrize("offering", offering, indirect=True)
     if "patched" in metafunc.fixturenames:
         metafunc.parametrize("patched", patched(metafunc.config, RELEASE))
