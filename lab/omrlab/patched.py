@@ -186,7 +186,6 @@ VARIANTS = (
     ("CONFIG_MEMCG_V1=y",),
     ("CONFIG_MEMCG=n",),
     ("CONFIG_NUMA=n",),
-    ("CONFIG_LRU_GEN_WALKS_MMU=n",),
     ("CONFIG_TRANSPARENT_HUGEPAGE=n",),
     ("CONFIG_SWAP=n", "CONFIG_LRU_GEN=n", "CONFIG_MEMCG_V1=y"),
     ("CONFIG_64BIT=n",),
