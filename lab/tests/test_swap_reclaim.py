@@ -113,7 +113,13 @@ def test_a_write_to_a_group_spares_protected_groups_below_it(offering, protectio
         guest = place.guest
         guest.group("work")
         guest.write(f"{CGROUP}/work/cgroup.subtree_control", "+memory")
-        kept, background = load(guest, "work/kept", "64M"), load(guest, "work/bg", "96M")
+        kept = load(guest, "work/kept", "64M")
+        # Linux 7.3: the counts of a group whose memory.stat is read while the groups below it grow
+        # are behind by most of that growth, for up to 2 s.
+        read = f"while read first < {CGROUP}/work/memory.stat; do :; done"
+        reader = guest.spawn(["sh", "-c", read])
+        background = load(guest, "work/bg", "96M")
+        reader.kill(signal.SIGKILL)
         guest.write(f"{CGROUP}/work/kept/memory.{protection}", "max")
         guest.shell(f"echo max > {place.file('work')}", timeout=120)
         assert background.swapped() > 80 * MIB

@@ -267,6 +267,27 @@ pub fn read_reclaimable(dir: &Dir, buffer: &mut Vec<u8>) -> Result<Bytes> {
     }
 }
 
+/// Reads whether the counts of a group's `memory.stat` add up to its size, give or take
+/// `tolerance`. If they do not, they are not up to date: the kernel may miss that there is something
+/// to collect from the CPUs, and then does so only every 2 s (mm/memcontrol.c,
+/// `mem_cgroup_flush_stats()`). Measured on 7.3: up to 97 MiB behind, for 1.5 s at most. A kernel
+/// without the line `kernel` (before 5.18) counts as up to date.
+pub fn stat_adds_up(dir: &Dir, current: Bytes, tolerance: Bytes, buffer: &mut Vec<u8>) -> Result<bool> {
+    dir.read_at_once("memory.stat", buffer)?;
+    let (mut sum, mut twice, mut has_kernel) = (Bytes::ZERO, Bytes::ZERO, false);
+    for_each_key(buffer, |key, rest| {
+        let bytes = Bytes(leading_u64(rest).unwrap_or_default());
+        match key {
+            b"anon" | b"file" | b"kernel" | b"sock" | b"hugetlb" => sum += bytes,
+            // In `file`, and in `anon` as well while it is mapped.
+            b"swapcached" => twice = bytes,
+            _ => {}
+        }
+        has_kernel |= key == b"kernel";
+    });
+    Ok(!has_kernel || sum - twice <= current + tolerance && current <= sum + tolerance)
+}
+
 /// Reads a file that holds one number.
 pub fn read_number(dir: &Dir, file: &str, buffer: &mut Vec<u8>) -> Result<u64> {
     dir.read_at_once(file, buffer)?;

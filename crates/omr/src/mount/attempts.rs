@@ -172,10 +172,10 @@ impl Reclaimer {
         if group.is_root() || request.older_than.is_some() {
             return self.reclaim_below(group, request, file, stop);
         }
-        let current = group.read_current(&mut Vec::new()).map_err(|err| errno(&err))?;
         let mut method = Method::KernelFile(self.backend);
         // The kernel reclaims memory under `memory.low`, too, once nothing else can be reclaimed.
-        let floor = below::floor_below(group, current).map_err(|err| errno(&err))?;
+        let read = below::floor_below(&self.kernel, group, |time| stop.sleep(time));
+        let (current, floor) = read.map_err(|err| errno(&err))?;
         let amount = (current - floor).min(request.amount);
         if amount.0 == 0 {
             return Ok(());
