@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .apt import SUITES, Apt, PackageMissing, apts
@@ -82,6 +82,8 @@ NEW = Series(
     fragments=(PATCHES / "config", PATCHES / "7.3" / "config"),
 )
 SERIES = {series.version: series for series in (OLD, NEW)}
+FIXES = replace(NEW, directory=PATCHES / "7.3-fixes")
+"""Fixes of Linux 7.3 that have nothing to do with the other patches. No kernel here has them."""
 
 RELEASE = OLD.release
 DEBUG = OLD.debug
