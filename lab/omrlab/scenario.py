@@ -97,11 +97,10 @@ class Scenario(ABC):
             if types[field.name] is bool:
                 more = {"help": more["help"], "action": "store_true"}
             elif field.default is not None:
-                kind = types[field.name]
-                if kind in (int, float):
-                    kind = number(kind, field.metadata["least"])
-                more = {"type": kind, "default": field.default} | more
+                more = {"type": types[field.name], "default": field.default} | more
                 more["help"] += " (default: %(default)s)"
+            if more.get("type") in (int, float):
+                more["type"] = number(more["type"], field.metadata["least"])
             parser.add_argument(flag(field), **more)
 
     @classmethod

@@ -270,6 +270,7 @@ def test_a_day_is_compared_with_the_same_day_without_omr(tmp_path: Path) -> None
     [
         (["density", "--minutes", "0"], "argument --minutes: 0 is not a number above 0"),
         (["density", "--pairs", "-1"], "argument --pairs: -1 is not a number above 0"),
+        (["hibernate-seed", "--iops", "0"], "argument --iops: 0 is not a number above 0"),
         (["burst", "--idle", "-1"], "argument --idle: -1 is not a number of 0 or more"),
         (["slo", "--minutes", "1.5"], "argument --minutes: 1.5 is not a number of 2 or more"),
         (["slo", "--minutes", "nan"], "argument --minutes: nan is not a number of 2 or more"),
