@@ -36,8 +36,8 @@ pub fn groups_below(top: &Group) -> Result<Vec<(GroupId, PathBuf)>> {
 /// below is protected no further than that (mm/page_counter.c, `page_counter_calculate_protection`).
 /// The group's own protection does not count, nor what cannot be read below a group of a user.
 ///
-/// Waits by `wait`, up to 3 s, if the counts of the group are not up to date.
-pub fn floor_below(kernel: &Kernel, top: &Group, mut wait: impl FnMut(Duration)) -> Result<(Bytes, Bytes)> {
+/// Waits up to 3 s if the counts of the group are not up to date, or until `wait` returns false.
+pub fn floor_below(kernel: &Kernel, top: &Group, mut wait: impl FnMut(Duration) -> bool) -> Result<(Bytes, Bytes)> {
     let mut buffer = Vec::new();
     if read_protected(top)?.is_none() {
         return Ok((top.read_current(&mut buffer)?, Bytes::ZERO));
@@ -46,10 +46,10 @@ pub fn floor_below(kernel: &Kernel, top: &Group, mut wait: impl FnMut(Duration))
     let mut waited = Duration::ZERO;
     let current = loop {
         let current = top.read_current(&mut buffer)?;
-        if memcg::stat_adds_up(top.dir(), current, tolerance, &mut buffer)? || waited >= CATCHING_UP {
+        let adds_up = memcg::stat_adds_up(top.dir(), current, tolerance, &mut buffer)?;
+        if adds_up || waited >= CATCHING_UP || !wait(PAUSE) {
             break current;
         }
-        wait(PAUSE);
         waited += PAUSE;
     };
     // To bring the counts of a group up to date does the same below it, so those of the children
@@ -187,7 +187,7 @@ mod tests {
         };
         // 60 MiB of the group are protected, 100 are not, and 3 belong to the kernel. The counts
         // say `anon` and catch up after some waits.
-        let told = |anon: u64, swapcached: u64, catches_up_after: u32| {
+        let told_until = |anon: u64, swapcached: u64, catches_up_after: u32, stops_after: u32| {
             let root = FakeRoot::new()
                 .proc("stat", TWO_CPUS)
                 .group("top", &[("memory.current", &mib(163)), ("memory.stat", &stat(anon, swapcached))])
@@ -202,11 +202,13 @@ mod tests {
                 if waits == catches_up_after {
                     root.write("sys/fs/cgroup/top/memory.stat", stat(160, 0));
                 }
+                waits < stops_after
             })
             .expect("known");
             assert_eq!(current, Bytes::mib(163));
             (current - floor + MARGIN, waits)
         };
+        let told = |anon, swapcached, catches_up_after| told_until(anon, swapcached, catches_up_after, 1000);
         let open = Bytes::mib(100);
         assert_eq!(told(160, 0, 1), (open, 0), "up to date");
         assert_eq!(told(156, 0, 1), (open - Bytes::mib(4), 0), "two CPUs may be behind by 4 MiB");
@@ -214,6 +216,7 @@ mod tests {
         assert_eq!(told(165, 0, 5), (open, 5));
         assert_eq!(told(160, 50, 5), (open, 0), "pages of the swap cache may be mapped, too");
         assert_eq!(told(110, 50, 5), (open - Bytes::mib(50), 0), "or not");
+        assert_eq!(told_until(110, 0, 100, 2), (open - Bytes::mib(50), 2), "stopped");
         assert_eq!(told(110, 0, 100), (open - Bytes::mib(50), 60), "too little rather than too much");
         assert_eq!(told(260, 0, 100), (open + Bytes::mib(3), 60), "never more than the group has");
     }

@@ -174,7 +174,10 @@ impl Reclaimer {
         }
         let mut method = Method::KernelFile(self.backend);
         // The kernel reclaims memory under `memory.low`, too, once nothing else can be reclaimed.
-        let read = below::floor_below(&self.kernel, group, |time| stop.sleep(time));
+        let read = below::floor_below(&self.kernel, group, |time| {
+            stop.sleep(time);
+            !stop.is_set()
+        });
         let (current, floor) = read.map_err(|err| errno(&err))?;
         let amount = (current - floor).min(request.amount);
         if amount.0 == 0 {
